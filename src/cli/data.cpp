@@ -1,14 +1,20 @@
-// `ingot data`: tokenizers and token files.
+// `ingot data`: tokenizers and token files. In both of the program's files: texts that have a URL need a client whose libraries take 9 ms
+// to load.
 #include <iostream>
 
 #include "base/files.h"
 #include "cli/verb.h"
 #include "data/commands.h"
 #include "data/export_tokenizer.h"
+#include "data/remote_files.h"
+#ifdef INGOT_COMPUTES
+#include "cli/remote_files.h"
+#endif
 
 namespace ingot::cli {
 namespace {
 
+#ifndef INGOT_COMPUTES
 void add_text_flags(CLI::App& verb, data::TextFlags& o) {
   o.split = "paragraph";
   verb.add_option("inputs", o.inputs, "text, .jsonl or Parquet files; text may be compressed with gzip, zstd or bzip2")->required();
@@ -107,6 +113,15 @@ void add_export_tokenizer(Flags& flags) {
   verb.add_option("-o,--output", values->output, "folder to write")->required();
 }
 
+// A URL was named, which the library opens.
+struct IsOfTheLibrary {};
+class UrlsOfTheLibrary : public data::RemoteFiles {
+ public:
+  std::unique_ptr<data::RemoteFile> open(const std::string&) const override { throw IsOfTheLibrary(); }
+  std::vector<std::string> names_in(const std::string&) const override { throw IsOfTheLibrary(); }
+};
+#endif
+
 // The values of the verb that was called.
 template <class Command>
 Command command_of(const Call& call) {
@@ -131,8 +146,19 @@ int train_tokenizer(data::TrainTokenizerCommand command) {
   }
 }
 
+int run_here(const Call& call) {
+  if (call.action == "train-tokenizer") return train_tokenizer(command_of<data::TrainTokenizerCommand>(call));
+  if (call.action == "tokenize") return data::run_data_tokenize(command_of<data::TokenizeCommand>(call), std::cout);
+  if (call.action == "process") return data::run_data_process(command_of<data::ProcessCommand>(call), std::cout);
+  if (call.action == "train-classifier") return data::run_data_train_classifier(command_of<data::TrainClassifierCommand>(call), std::cout);
+  if (call.action == "diff") return data::run_data_diff(command_of<data::DiffCommand>(call), std::cout);
+  if (call.action == "inspect") return data::run_data_inspect(command_of<data::InspectCommand>(call), std::cout);
+  return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
+}
+
 }  // namespace
 
+#ifndef INGOT_COMPUTES
 void add_data(Flags& flags) {
   flags.group("data", "tokenizers and token files");
   add_train_tokenizer(flags);
@@ -143,15 +169,21 @@ void add_data(Flags& flags) {
   add_inspect(flags);
   add_export_tokenizer(flags);
 }
+#endif
 
 int run_data(const Call& call) {
-  if (call.action == "train-tokenizer") return train_tokenizer(command_of<data::TrainTokenizerCommand>(call));
-  if (call.action == "tokenize") return data::run_data_tokenize(command_of<data::TokenizeCommand>(call), std::cout);
-  if (call.action == "process") return data::run_data_process(command_of<data::ProcessCommand>(call), std::cout);
-  if (call.action == "train-classifier") return data::run_data_train_classifier(command_of<data::TrainClassifierCommand>(call), std::cout);
-  if (call.action == "diff") return data::run_data_diff(command_of<data::DiffCommand>(call), std::cout);
-  if (call.action == "inspect") return data::run_data_inspect(command_of<data::InspectCommand>(call), std::cout);
-  return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
+#ifdef INGOT_COMPUTES
+  open_urls();
+  return run_here(call);
+#else
+  static const UrlsOfTheLibrary urls;
+  data::set_remote_files(urls);
+  try {
+    return run_here(call);
+  } catch (const IsOfTheLibrary&) {  // before anything was written: files are looked at first
+    return run_in_library(call);
+  }
+#endif
 }
 
 }  // namespace ingot::cli

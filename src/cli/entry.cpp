@@ -13,6 +13,7 @@ namespace ingot::cli {
 INGOT_TORCH_VERBS(INGOT_RUN)
 #undef INGOT_RUN
 int run_checkpoint(const Call&);
+int run_data(const Call&);
 
 }  // namespace ingot::cli
 
@@ -27,6 +28,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
     INGOT_TORCH_VERBS(INGOT_RUN)
 #undef INGOT_RUN
     if (call.verb == "checkpoint") return run_checkpoint(call);
+    if (call.verb == "data") return run_data(call);
     throw ingot::base::Error("libingot.so has no verb " + call.verb + ": it is of another build than the program");
   });
 }

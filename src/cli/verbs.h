@@ -1,7 +1,7 @@
 // Every verb: NAME of NAME.cpp (verb.h). Help lists them in this order.
 #pragma once
 
-// Run by the front program; checkpoint is in both, since buckets need libraries that take 9 ms to load.
+// Run by the front program; checkpoint and data are in both, since buckets need libraries that take 9 ms to load.
 #define INGOT_FRONT_VERBS(VERB) \
   VERB(data)                    \
   VERB(checkpoint)              \

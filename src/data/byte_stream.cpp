@@ -14,8 +14,7 @@
 #include <future>
 
 #include "base/error.h"
-#include "object_store/object_storage.h"
-#include "object_store/web_file.h"
+#include "data/remote_files.h"
 
 namespace ingot::data {
 namespace {
@@ -75,7 +74,7 @@ class FileBytes : public Raw {
 // The next piece is on its way while one is handed out.
 class ObjectBytes : public Raw {
  public:
-  ObjectBytes(std::string url, std::unique_ptr<checkpoint::Source> object) : Raw(std::move(url)), object_(std::move(object)) { ask(); }
+  ObjectBytes(std::string url, std::unique_ptr<RemoteFile> object) : Raw(std::move(url)), object_(std::move(object)) { ask(); }
 
  private:
   static constexpr int64_t kPiece = int64_t{16} << 20;
@@ -106,7 +105,7 @@ class ObjectBytes : public Raw {
     return got;
   }
 
-  std::unique_ptr<checkpoint::Source> object_;
+  std::unique_ptr<RemoteFile> object_;
   int64_t asked_ = 0;
   std::string piece_;
   size_t at_ = 0;
@@ -237,13 +236,6 @@ class Unpacked : public ByteStream {
   bool is_at_end_ = false, is_between_streams_ = true;
 };
 
-// Null of what is no URL.
-std::unique_ptr<checkpoint::Source> open_url(const base::fs::path& path) {
-  if (object_store::is_object_url(path.string())) return object_store::storage_of(path).open(path);
-  if (object_store::is_web_url(path.string())) return std::make_unique<object_store::WebFile>(path.string());
-  return nullptr;
-}
-
 std::unique_ptr<Decoder> decoder_for(const std::string& head) {
   if (head.starts_with("\x1f\x8b")) return std::make_unique<Gzip>();
   if (head.starts_with("BZh")) return std::make_unique<Bzip2>();
@@ -255,7 +247,7 @@ std::unique_ptr<Decoder> decoder_for(const std::string& head) {
 
 std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
   std::unique_ptr<Raw> file;
-  if (auto object = open_url(path)) file = std::make_unique<ObjectBytes>(path.string(), std::move(object));
+  if (is_url(path.string())) file = std::make_unique<ObjectBytes>(path.string(), remote_files().open(path.string()));
   else file = std::make_unique<FileBytes>(path);
   if (auto decoder = decoder_for(file->head())) return std::make_unique<Unpacked>(std::move(file), std::move(decoder));
   return file;
@@ -263,7 +255,7 @@ std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
 
 int64_t readable_bytes(const base::fs::path& path) {
   const auto name = path.string();
-  if (const auto object = open_url(path)) return object->size_bytes();
+  if (is_url(name)) return remote_files().open(name)->size_bytes();
   std::error_code error;
   const auto status = base::fs::status(path, error);
   if (!base::fs::exists(status)) throw base::FileError("{} does not exist", name);
@@ -274,18 +266,17 @@ int64_t readable_bytes(const base::fs::path& path) {
 }
 
 std::vector<base::fs::path> files_like(const std::string& pattern) {
-  const bool is_url = object_store::is_object_url(pattern);
-  if (object_store::is_web_url(pattern)) return {pattern};
-  if (pattern.find_first_of("*?[") == std::string::npos || (!is_url && base::fs::exists(pattern))) return {pattern};
+  const bool is_pattern = pattern.find_first_of("*?[") != std::string::npos;
+  if (!is_pattern || pattern.starts_with("http://") || pattern.starts_with("https://") || (!is_url(pattern) && base::fs::exists(pattern)))
+    return {pattern};
   std::vector<base::fs::path> files;
-  if (is_url) {
+  if (is_url(pattern)) {
     const auto slash = pattern.rfind('/');
-    const base::fs::path folder = pattern.substr(0, slash);
-    if (folder.string().find_first_of("*?[") != std::string::npos)
+    const auto folder = pattern.substr(0, slash);
+    if (folder.find_first_of("*?[") != std::string::npos)
       throw base::FileError("{}: only what is behind the last slash of a URL may be a pattern", pattern);
-    for (const auto& entry : object_store::storage_of(folder).list(folder))
-      if (!entry.is_folder && ::fnmatch(pattern.c_str() + slash + 1, entry.name.c_str(), FNM_PERIOD) == 0)
-        files.emplace_back(folder.string() + "/" + entry.name);
+    for (const auto& name : remote_files().names_in(folder))
+      if (::fnmatch(pattern.c_str() + slash + 1, name.c_str(), FNM_PERIOD) == 0) files.emplace_back(folder + "/" + name);
     std::sort(files.begin(), files.end());
   } else {
     glob_t found{};
@@ -299,8 +290,7 @@ std::vector<base::fs::path> files_like(const std::string& pattern) {
 }
 
 base::fs::path name_when_unpacked(const base::fs::path& path) {
-  if (object_store::is_web_url(path.string())) {
-    const auto name = path.string();
+  if (const auto name = path.string(); name.starts_with("http")) {
     if (const auto end = name.find_first_of("?#"); end != std::string::npos) return name_when_unpacked(name.substr(0, end));
   }
   const auto extension = path.extension();
