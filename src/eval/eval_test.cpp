@@ -95,7 +95,7 @@ TEST_F(Files, a_task_in_json_is_that_in_toml) {
   EXPECT_THAT(wrong(R"({"kind": "generate", "promt": "q"})"), HasSubstr("prompt"));
   EXPECT_THAT(wrong(R"({"kind": "generate", "shots": "many"})"), HasSubstr("shots"));
   EXPECT_THAT(wrong(R"({"kind": "generate", "until": null})"), HasSubstr("until must be a text, a number, true, false or a list of them"));
-  EXPECT_THAT(wrong(R"({"kind": "generate", "until": ["a", 1]})"), HasSubstr("until"));
+  EXPECT_THAT(wrong(R"({"kind": "generate", "until": ["a", ["b"]]})"), HasSubstr("until"));
   const size_t depth = 1'000'000;  // what walks it by calls runs out of stack
   EXPECT_THAT(wrong("{\"kind\": \"generate\", \"until\": " + std::string(depth, '[') + std::string(depth, ']') + "}"),
               HasSubstr("until must be a text"));
