@@ -111,7 +111,10 @@ std::optional<base::Environment> Seat::wait(const base::Environment& own, std::s
   write(page_->why, why);
   const int64_t wait = page_->waits.fetch_add(1, std::memory_order_release) + 1;
   while (page_->given.load(std::memory_order_acquire) < wait) {
-    if (is_stopped()) return std::nullopt;
+    if (is_stopped()) {
+      page_->waits.fetch_sub(1, std::memory_order_release);  // nobody is to count on it
+      return std::nullopt;
+    }
     std::this_thread::sleep_for(kLookEvery);
   }
   std::map<std::string, std::string> variables;
