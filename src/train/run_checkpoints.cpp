@@ -111,10 +111,11 @@ RunCheckpoints::Restored RunCheckpoints::load(const checkpoint::TeamReader& read
   return restored;
 }
 
-// Memory has the newer one, if it has any, and the folder is there when memory fails.
+// Memory has the newer one, if it has any, and the folder is there when memory fails. Where the newest of the folder is damaged, memory may
+// have the next.
 std::optional<RunCheckpoints::Restored> RunCheckpoints::restore_from_memory(int64_t newer_than) {
   const auto ranks = team();
-  if (config_.memory_every == 0) return std::nullopt;
+  if (config_.memory_every == 0 || memory_failed_) return std::nullopt;
   if (options_.resume != "auto") {
     checkpoint::for_all(ranks, [&] { checkpoint::forget_host_copies(memory_folder()); });
     return std::nullopt;
@@ -125,6 +126,7 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore_from_memory(int6
     return load(checkpoint::TeamReader(*copy, {.verify = true, .team = &ranks}), "the memory of the machines, " + memory_folder().string());
   } catch (const base::CheckpointError& failure) {
     if (is_main()) base::log_error("{}; looking in {}", failure.what(), folder().string());
+    memory_failed_ = true;
     return std::nullopt;
   }
 }
@@ -134,17 +136,15 @@ std::optional<RunCheckpoints::Restored> RunCheckpoints::restore_from_memory(int6
 std::optional<RunCheckpoints::Restored> RunCheckpoints::restore() {
   const auto ranks = team();
   std::set<fs::path> damaged;
-  for (bool is_first = true;; is_first = false) {
+  for (;;) {
     const fs::path found = checkpoint::on_first(ranks, [&] {
       const auto source = to_resume(damaged);
       return source ? source->string() : std::string();
     });
-    if (is_first) {
-      const int64_t step = checkpoint::step_of(found.filename().string()).value_or(-1);
-      if (auto restored = restore_from_memory(step)) {
-        durable_step_ = step;
-        return restored;
-      }
+    const int64_t step = checkpoint::step_of(found.filename().string()).value_or(-1);
+    if (auto restored = restore_from_memory(step)) {
+      durable_step_ = step;
+      return restored;
     }
     if (found.empty()) {
       checkpoint::on_first(ranks, [&] {

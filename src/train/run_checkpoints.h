@@ -107,6 +107,7 @@ class RunCheckpoints {
   mesh::Groups& groups_;
   std::unique_ptr<Tier> durable_, memory_;  // null: off
   int64_t durable_step_ = -1;               // of the checkpoint that was restored, or was there
+  bool memory_failed_ = false;              // at this start
   Judged judged_;                           // of the last step
   std::vector<nlohmann::ordered_json> records_;
 };

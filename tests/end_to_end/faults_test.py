@@ -158,6 +158,26 @@ def a_run_goes_on_from_the_memory_of_its_machines(w):
     assert len(loads) == 2 and all(str(memory) in path for _, path in loads), loads
 
 
+def memory_has_the_next_where_the_newest_on_disk_is_damaged(w):
+    config = w.config("next", **{"train.steps": 1000000, "checkpoint.every": 100, "checkpoint.memory_every": 90, "checkpoint.memory_folder": str(w.path), "train.threads": 1})
+    run = w.path / "next-run"
+    process = subprocess.Popen([INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    newest, deadline = run / "checkpoints/step_00000100", time.time() + 120
+    while not (newest / "metadata.bin").exists():
+        assert process.poll() is None and time.time() < deadline, process.communicate()
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert len(losses(run)) < 180, "too late: memory has a later step"
+    for data in newest.glob("data_*.bin"):
+        content = data.read_bytes()
+        data.write_bytes(content[:4096] + bytes(byte ^ 1 for byte in content[4096:]))  # tensors, behind a header that is sound
+    _, err = ingot("train", config, "--no-forecast", "--run-dir", run, "--stop-after", 120)
+    assert "looking for an older checkpoint" in err and re.search(r"resumed from the memory of the machines, \S* \(step 90\)", err), err
+    assert [step for step, *_ in losses(run)] == list(range(1, 121))
+    ingot("checkpoint", "verify", newest)  # saved again
+
+
 def a_damaged_checkpoint_is_passed_over_by_all_ranks(w):
     """One flipped bit in the newest: all ranks go back to the one before it, say so, and the curve goes on as it was."""
     config = w.config("damaged", **{"train.steps": 12, "train.batch_size": 6, "train.precision": "fp64", "checkpoint.every": 4, "checkpoint.keep": 3})
@@ -563,7 +583,7 @@ def a_signal_to_the_launcher_saves_and_exits_0(w):
 
 
 TESTS = [a_killed_rank_is_named_and_the_job_goes_on_bit_equal, survivors_of_a_lost_rank_stay_and_a_spare_takes_its_place, a_run_goes_on_from_the_memory_of_its_machines,
-         a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
+         memory_has_the_next_where_the_newest_on_disk_is_damaged, a_damaged_checkpoint_is_passed_over_by_all_ranks, without_restarts_the_job_ends_within_seconds, a_stopped_rank_is_named_at_the_time_out,
          a_stopped_rank_is_found_by_the_launcher_and_the_job_goes_on_bit_equal, a_slow_rank_is_named_and_so_is_its_recovery, nodes_are_lost_come_and_go_and_the_curve_stays, a_spare_node_waits_with_the_program_loaded,
          the_same_failure_in_the_same_step_is_not_tried_a_third_time,
          a_failure_that_goes_with_a_node_is_tried_on_another_and_that_node_left_out, a_second_job_on_a_run_directory_is_told_who_has_it, a_flipped_bit_in_the_memory_of_a_rank_ends_the_run,
