@@ -24,8 +24,7 @@ constexpr int64_t kSamplesCounted = 4096;
 constexpr int64_t kSimulatedBytes = int64_t{16} << 20;
 
 bool is_there(const data::DataConfig& config) {
-  return std::all_of(config.sources.begin(), config.sources.end(),
-                     [](const auto& source) { return fs::exists(data::dataset_prefix(source.path).string() + ".idx"); });
+  return std::all_of(config.sources.begin(), config.sources.end(), [](const auto& source) { return data::has_index(source.path); });
 }
 
 ReadPattern pattern_of(const data::Loader& loader) {

@@ -45,7 +45,7 @@ void use_random_data(train::RunConfig& config, ScratchFolder& folder, int64_t st
 void check_data(const train::RunConfig& config) {
   const auto phases = train::lay_out_phases(config);
   for (const auto& source : phases.front().data.sources)
-    if (!fs::exists(data::dataset_prefix(source.path).string() + ".idx"))
+    if (!data::has_index(source.path))
       throw ConfigError("{}.idx is not there; make it with 'ingot data tokenize', or give --random-data to measure with made-up tokens",
                         data::dataset_prefix(source.path).string());
 }

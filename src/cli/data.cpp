@@ -6,7 +6,7 @@
 #include "cli/verb.h"
 #include "data/commands.h"
 #include "data/export_tokenizer.h"
-#include "data/remote_files.h"
+#include "data/remote/files.h"
 #ifdef INGOT_COMPUTES
 #include "cli/remote_files.h"
 #endif
@@ -118,6 +118,7 @@ struct IsOfTheLibrary {};
 class UrlsOfTheLibrary : public data::RemoteFiles {
  public:
   std::unique_ptr<data::RemoteFile> open(const std::string&) const override { throw IsOfTheLibrary(); }
+  bool is_there(const std::string&) const override { throw IsOfTheLibrary(); }
   std::vector<std::string> names_in(const std::string&) const override { throw IsOfTheLibrary(); }
 };
 #endif
@@ -173,7 +174,6 @@ void add_data(Flags& flags) {
 
 int run_data(const Call& call) {
 #ifdef INGOT_COMPUTES
-  open_urls();
   return run_here(call);
 #else
   static const UrlsOfTheLibrary urls;

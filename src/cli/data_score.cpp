@@ -41,6 +41,7 @@ namespace ingot::cli {
 
 int run_data_score(const Call& call) {
   const auto& o = call.options<ScoreCommand>();
+  if (data::is_url(o.path)) throw base::UsageError("{}: scores are written beside the data set, which must be local", o.path);
   const data::IndexedDataset dataset(o.path);
   const auto loaded = serve::load_model(o.model, layers::precision_named(o.dtype).dtype, device::device_named(o.device));
   base::ProgressBar bar("scoring", dataset.documents(), base::ProgressUnit::count);

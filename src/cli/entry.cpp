@@ -2,6 +2,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "cli/remote_files.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 #include "kernels/cpu_memory.h"
@@ -23,6 +24,7 @@ extern "C" __attribute__((visibility("default"))) int ingot_run(const ingot::cli
   return guarded([&] {
     ingot::kernels::use_page_pool();
     ingot::plan::keep_traces(ingot::base::environment().cache_folder());
+    open_urls();
 #define INGOT_RUN(name) \
   if (call.verb == #name) return run_##name(call);
     INGOT_TORCH_VERBS(INGOT_RUN)

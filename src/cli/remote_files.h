@@ -3,7 +3,7 @@
 
 namespace ingot::cli {
 
-/// From now on data/remote_files.h opens s3:// and https://.
+/// From now on data/remote/files.h opens s3:// and https://.
 void open_urls();
 
 }  // namespace ingot::cli

@@ -14,7 +14,7 @@
 #include <future>
 
 #include "base/error.h"
-#include "data/remote_files.h"
+#include "data/remote/files.h"
 
 namespace ingot::data {
 namespace {

@@ -10,7 +10,8 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
   table.add_list<DataSource>(
       "data.sources", config.sources,
       [](base::SettingsTable& inner, DataSource& source) {
-        inner.add("path", source.path, "prefix of a .bin/.idx pair, as 'ingot data tokenize' writes it");
+        inner.add("path", source.path,
+                  "prefix of a .bin/.idx pair, as 'ingot data tokenize' writes it; local, or s3://BUCKET/KEY, or https://…");
         inner.add("weight", source.weight, {0, 1e308}, "share of the samples, relative to the other sources; 0 leaves the source out");
       },
       "training data");
@@ -35,7 +36,14 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
   table.add("data.mask_rate", config.mask_rate, {0, 1},
             "of model.bidirectional: share of tokens that are hidden and learned; 0.15 is usual");
   table.add("data.mask_id", config.mask_id, base::at_least(-1), "id of the token that hides them");
-  table.add("data.prefetch", config.prefetch, {0, 64}, "batches prepared ahead on a thread of their own; 0 = none");
+  table.add("data.prefetch", config.prefetch, {0, 64},
+            "batches prepared ahead on a thread of their own; 0 = none. Of sources with a URL as many more are asked for");
+  table.add(
+      "data.cache", config.cache,
+      "local folder that keeps what was read of sources with a URL, for all ranks of a machine; empty = data in the folder of ingot's "
+      "measurements");
+  table.add("data.cache_mib", config.cache_mib, {64, int64_t{1} << 40},
+            "limit of data.cache in MiB: what was used longest ago goes, and is read again when it is needed");
 }
 
 void check(const DataConfig& config) {

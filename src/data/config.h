@@ -32,6 +32,8 @@ struct DataConfig {
   bool reset_documents = true;
   int64_t seed = 0;
   int64_t prefetch = 2;
+  std::string cache;  // folder, of sources with a URL (remote/block_cache.h)
+  int64_t cache_mib = 64 << 10;
   // Fill in the middle (data/fill_in_middle.h): share of documents, of which in the order suffix-prefix-middle; ids of its three tokens.
   double fim_rate = 0, fim_spm_rate = 0.5;
   int64_t fim_prefix = -1, fim_suffix = -1, fim_middle = -1;

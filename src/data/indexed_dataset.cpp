@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -90,11 +91,27 @@ fs::path dataset_prefix(const fs::path& path) {
 }
 
 void check_is_there(const fs::path& path) {
-  for (const char* suffix : {".idx", ".bin"}) const base::MappedFile file(dataset_prefix(path).string() + suffix);
+  for (const char* suffix : {".idx", ".bin"}) {
+    const auto name = dataset_prefix(path).string() + suffix;
+    if (is_url(name)) static_cast<void>(remote_files().open(name));
+    else const base::MappedFile file(name);
+  }
 }
 
-IndexedDataset::IndexedDataset(const fs::path& path)
-    : prefix_(dataset_prefix(path)), index_(prefix_.string() + ".idx"), tokens_file_(prefix_.string() + ".bin") {
+bool has_index(const fs::path& path) {
+  const auto name = dataset_prefix(path).string() + ".idx";
+  return is_url(name) || fs::exists(name);
+}
+
+static fs::path local_copy(const std::string& name, const CacheOptions& options) {
+  return is_url(name) ? CachedFile(BlockCache::of(options), name).local_copy() : fs::path(name);
+}
+
+IndexedDataset::IndexedDataset(const fs::path& path, const CacheOptions& cache)
+    : prefix_(dataset_prefix(path)), index_(local_copy(prefix_.string() + ".idx", cache)) {
+  const auto bin = prefix_.string() + ".bin";
+  if (is_url(bin)) remote_tokens_ = std::make_unique<CachedFile>(BlockCache::of(cache), bin);
+  else tokens_file_.emplace(bin);
   const std::byte* at = index_.data();
   if (index_.size_bytes() < kHeaderBytes || std::memcmp(at, kMagic.data(), kMagic.size()) != 0)
     throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'",
@@ -118,16 +135,16 @@ IndexedDataset::IndexedDataset(const fs::path& path)
   lengths_ = at + kHeaderBytes;
   pointers_ = lengths_ + 4 * sequences_;
   doc_index_ = pointers_ + 8 * sequences_;
-  tokens_ = tokens_file_.size_bytes() / data::size_bytes(type_);
+  tokens_ = tokens_bytes() / data::size_bytes(type_);
   check_index();
-  const fs::path mask = prefix_.string() + ".mask";
+  const auto mask = prefix_.string() + ".mask";
   std::error_code none;
-  if (!fs::exists(mask, none)) return;
-  mask_.emplace(mask);
+  if (is_url(mask) ? !remote_files().is_there(mask) : !fs::exists(mask, none)) return;
+  mask_.emplace(local_copy(mask, cache));
   if (mask_->size_bytes() != static_cast<int64_t>(kMaskMagic.size()) + (tokens_ + 7) / 8 ||
       std::memcmp(mask_->data(), kMaskMagic.data(), kMaskMagic.size()) != 0)
     throw DataError("{} is not the mask of {} tokens: make both again with 'ingot data tokenize --chat', or delete it to learn every token",
-                    mask.string(), tokens_);
+                    mask, tokens_);
 }
 
 bool IndexedDataset::is_learned(int64_t position) const {
@@ -145,11 +162,11 @@ void IndexedDataset::check_index() const {
     if (length < 0) throw broken(prefix_, "sequence {} has length {}", s, length);
     if (pointer != expected) throw broken(prefix_, "sequence {} begins at byte {} where {} was due", s, pointer, expected);
     expected += length * width;
-    if (expected > tokens_file_.size_bytes()) break;  // also keeps the sum from overflowing
+    if (expected > tokens_bytes()) break;  // also keeps the sum from overflowing
   }
-  if (expected != tokens_file_.size_bytes())
+  if (expected != tokens_bytes())
     throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}{3}: the two files do not belong together or one is cut short",
-                    prefix_.string(), tokens_file_.size_bytes(), expected, expected > tokens_file_.size_bytes() ? " or more" : "");
+                    prefix_.string(), tokens_bytes(), expected, expected > tokens_bytes() ? " or more" : "");
   int64_t previous = 0;
   for (int64_t d = 0; d <= documents_; ++d) {
     const auto entry = load<int64_t>(doc_index_, d);
@@ -184,8 +201,16 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   if (first < 0 || count > tokens_ || first > tokens_ - count)
     throw DataError("{}: tokens {} to {} were asked for, but it has {}", prefix_.string(), first, first + count, tokens_);
-  if (!widen(type_, tokens_file_.data() + first * data::size_bytes(type_), out))
+  const int64_t width = data::size_bytes(type_);
+  std::vector<std::byte> fetched(remote_tokens_ ? static_cast<size_t>(count * width) : 0);
+  if (remote_tokens_) remote_tokens_->read(first * width, fetched);
+  if (!widen(type_, remote_tokens_ ? fetched.data() : tokens_file_->data() + first * width, out))
     throw DataError("{}.bin has an id that is negative or beyond 2^31 between tokens {} and {}", prefix_.string(), first, first + count);
+}
+
+void IndexedDataset::read_ahead(int64_t first, int64_t count) const {
+  const int64_t width = data::size_bytes(type_);
+  if (remote_tokens_) remote_tokens_->read_ahead(std::max<int64_t>(0, first) * width, (first + count) * width);
 }
 
 void IndexedDataset::read_targets(int64_t first, std::span<int32_t> out) const {

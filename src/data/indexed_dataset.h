@@ -3,7 +3,8 @@
 // of tokens cut into documents.
 //
 // An IndexedDataset maps both files and checks every number of the index when it opens, so that reads need only their own
-// bounds; it may be read by any number of threads. A writer belongs to one thread.
+// bounds; it may be read by any number of threads. Of files with a URL the index is copied first, and tokens are read in blocks
+// (remote/block_cache.h). A writer belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <string_view>
 
 #include "base/files.h"
+#include "data/remote/block_cache.h"
 
 namespace ingot::data {
 
@@ -35,11 +37,14 @@ fs::path dataset_prefix(const fs::path& path);
 
 /// Throws the error of a dataset whose files cannot be opened, without a look into them: an index may be large.
 void check_is_there(const fs::path& path);
+/// Whether the index is there; of a URL true, unasked.
+bool has_index(const fs::path& path);
 
 class IndexedDataset {
  public:
-  /// Throws DataError naming the file and what is wrong with it; FileError when a file cannot be opened.
-  explicit IndexedDataset(const fs::path& path);
+  /// Throws DataError naming the file and what is wrong with it; FileError or ObjectStoreError when a file cannot be opened. `cache`: of
+  /// files with a URL.
+  explicit IndexedDataset(const fs::path& path, const CacheOptions& cache = {});
 
   const fs::path& prefix() const { return prefix_; }
   TokenType token_type() const { return type_; }
@@ -59,19 +64,25 @@ class IndexedDataset {
   void read(int64_t first, std::span<int32_t> out) const;
   /// The same with kIgnoredTarget in place of tokens that PREFIX.mask, where there is one, says not to learn: prompts.
   void read_targets(int64_t first, std::span<int32_t> out) const;
+  /// Tokens [first, first + count), which clipped to the stream are asked for and not waited for; nothing to do for local files.
+  void read_ahead(int64_t first, int64_t count) const;
+  bool is_remote() const { return remote_tokens_ != nullptr; }
   bool has_mask() const { return mask_.has_value(); }
   bool is_learned(int64_t position) const;
   /// What was read of the .bin no longer counts as this process's memory, which would grow with the data otherwise.
   void release_pages() const {
-    tokens_file_.release_pages();
+    if (tokens_file_) tokens_file_->release_pages();
     if (mask_) mask_->release_pages();
   }
 
  private:
   void check_index() const;
+  int64_t tokens_bytes() const { return remote_tokens_ ? remote_tokens_->size_bytes() : tokens_file_->size_bytes(); }
 
   fs::path prefix_;
-  base::MappedFile index_, tokens_file_;
+  base::MappedFile index_;
+  std::optional<base::MappedFile> tokens_file_;  // or
+  std::unique_ptr<CachedFile> remote_tokens_;
   std::optional<base::MappedFile> mask_;  // a bit for each token, from the lowest on, behind eight bytes of its own
   TokenType type_ = TokenType::int32;
   int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;

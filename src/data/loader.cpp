@@ -59,7 +59,10 @@ Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& optio
 }
 
 Loader::Source& Loader::open(const std::string& path, double weight, int64_t unit_tokens) {
-  Source source{path, weight, std::make_unique<IndexedDataset>(path), {}, nullptr, {}, unit_tokens};
+  if (config_.packing == "pairs" && is_url(path))
+    throw base::ConfigError("{}: pairs of answers are read from local files only: copy the data set", path);
+  const CacheOptions cache{.folder = config_.cache, .limit_bytes = config_.cache_mib << 20};
+  Source source{path, weight, std::make_unique<IndexedDataset>(path, cache), {}, nullptr, {}, unit_tokens};
   source.slice = {0, source.dataset->tokens()};
   if (config_.validation.empty() && config_.validation_fraction > 0) {
     const int64_t border = validation_begin(*source.dataset, config_.validation_fraction);
@@ -144,6 +147,7 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   out.inputs.resize(total);
   out.targets.resize(total);
   out.document_starts.resize(total);
+  read_ahead(first_sample, count);
   const bool has_pairs = config_.packing == "pairs";
   out.pair_starts.resize(has_pairs ? total : 0);
   out.reference_margins.resize(has_pairs ? total : 0);
@@ -167,6 +171,16 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
                       sources_[place.source].path, largest, options_.vocab_size - 1);
   }
   for (const auto& source : sources_) source.dataset->release_pages();
+}
+
+void Loader::read_ahead(int64_t first_sample, int64_t count) const {
+  if (std::none_of(sources_.begin(), sources_.end(), [](const Source& source) { return source.dataset->is_remote(); })) return;
+  for (int64_t sample = first_sample; sample < first_sample + count; ++sample) {
+    const Place place = place_of(sample);
+    const auto& source = sources_[place.source];
+    if (!source.dataset->is_remote()) continue;
+    for (const Slice& tokens : source.packing->reads(place.row)) source.dataset->read_ahead(tokens.begin, tokens.end - tokens.begin);
+  }
 }
 
 std::vector<Loader::FileRead> Loader::reads(int64_t sample) const {

@@ -75,6 +75,9 @@ class Loader {
   /// The same into a batch whose memory is used again.
   void fill(int64_t first_sample, int64_t count, Batch& out) const;
 
+  /// Asks for what these samples need of files with a URL, and does not wait.
+  void read_ahead(int64_t first_sample, int64_t count) const;
+
   /// Bytes of a source's .bin file.
   struct FileRead {
     size_t source = 0;

@@ -43,6 +43,8 @@ void Prefetcher::run() {
     lock.unlock();
     Ready ready{first, {}, nullptr};
     try {
+      loader_.read_ahead(first, count);
+      for (int64_t ahead = 1; ahead <= depth_; ++ahead) loader_.read_ahead(first + ahead * stride_, count);
       ready.batch = loader_.batch(first, count);
     } catch (...) {
       ready.error = std::current_exception();

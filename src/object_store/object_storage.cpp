@@ -132,6 +132,7 @@ class ObjectSource : public checkpoint::Source {
  public:
   ObjectSource(const Client& client, ObjectInfo info) : client_(client), info_(std::move(info)) {}
   int64_t size_bytes() const override { return info_.size_bytes; }
+  std::string version() const override { return info_.etag; }
   void read_at(int64_t offset, void* destination, int64_t size_bytes) const override {
     if (offset + size_bytes > info_.size_bytes) throw CheckpointError("{} ends at byte {}; it was truncated", info_.key, info_.size_bytes);
     if (size_bytes == 0) return;
@@ -242,6 +243,10 @@ std::unique_ptr<checkpoint::BlockSink> ObjectStorage::create_blocks(const fs::pa
 
 std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) const {
   return guarded([&] { return std::make_unique<ObjectSource>(client_, client_.head(key_of(file))); });
+}
+
+bool ObjectStorage::is_there(const fs::path& file) const {
+  return guarded([&] { return client_.find(key_of(file)).has_value(); });
 }
 
 std::unique_ptr<checkpoint::Source> ObjectStorage::open_listed(const fs::path& file, const checkpoint::FolderEntry& entry) const {
@@ -414,9 +419,13 @@ void ObjectStorage::remove_folder(const fs::path& folder) const {
 
 const checkpoint::Storage& storage_of(const fs::path& path) {
   if (!is_object_url(path.string())) return checkpoint::local_storage();
+  return object_storage_of(path.string());
+}
+
+const ObjectStorage& object_storage_of(const std::string& url) {
   static std::mutex mutex;
   static std::map<std::string, ObjectStorage> storages;  // by bucket
-  const auto bucket = parse_location(path.string()).bucket;
+  const auto bucket = parse_location(url).bucket;
   const std::lock_guard lock(mutex);
   auto known = storages.find(bucket);
   if (known == storages.end()) {

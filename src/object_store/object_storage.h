@@ -35,6 +35,7 @@ class ObjectStorage : public checkpoint::Storage {
   std::unique_ptr<checkpoint::Sink> create(const std::filesystem::path& file) const override;
   std::unique_ptr<checkpoint::BlockSink> create_blocks(const std::filesystem::path& file, int64_t size_bytes) const override;
   std::unique_ptr<checkpoint::Source> open(const std::filesystem::path& file) const override;
+  bool is_there(const std::filesystem::path& file) const;
   std::unique_ptr<checkpoint::Source> open_listed(const std::filesystem::path& file, const checkpoint::FolderEntry& entry) const override;
   std::vector<checkpoint::FolderEntry> list(const std::filesystem::path& folder) const override;
   std::vector<checkpoint::FolderEntry> list_leftovers(const std::filesystem::path& folder) const override;
@@ -68,5 +69,7 @@ class ObjectStorage : public checkpoint::Storage {
 /// The storage of a path: the bucket of an s3:// URL, with the account that the environment gives, else the local file system. Lives as
 /// long as the program.
 const checkpoint::Storage& storage_of(const std::filesystem::path& path);
+/// The same of the URL of an object.
+const ObjectStorage& object_storage_of(const std::string& url);
 
 }  // namespace ingot::object_store

@@ -69,6 +69,7 @@ WebFile::WebFile(std::string url, const WebOptions& options)
     if (answer.status == 416 && answer.header("content-range") == "bytes */0") return;  // an empty file
     if (answer.status == 200)
       throw base::FileError("{}: the server does not give ranges of a file: download it first, with curl -O or wget", url_);
+    if (answer.status == 404 || answer.status == 410) throw NoWebFile("{}: {}", url_, words_of(answer));
     if (!may_pass(answer) && answer.status != 206) throw base::FileError("{}: {}", url_, words_of(answer));
     if (++attempt >= options_.attempts || Clock::now() >= until || answer.hopeless)
       throw base::FileError("{}: {} (gave up after {} attempts)", url_, words_of(answer), attempt);
@@ -116,18 +117,20 @@ void WebFile::read_at(int64_t offset, void* destination, int64_t size_bytes) con
     }
     const auto there = content_range(answer.header("content-range"));
     if (answer.status == 206 && answer.failure.empty() && there) {
-      if (there->whole != size_bytes_ || answer.header("etag") != etag_)
+      const bool has_another_size = there->whole != size_bytes_;
+      if (answer.header("etag") != etag_ || (has_another_size && etag_.empty()))
         throw base::FileError("{}: the file was changed while it was read", url_);
-      if (there->first == offset && there->last == offset + size_bytes - 1 && answer.received_bytes == size_bytes) {
+      if (!has_another_size && there->first == offset && there->last == offset + size_bytes - 1 && answer.received_bytes == size_bytes) {
         const std::lock_guard lock(mutex_);
         place_ = place;
         return;
       }
     }
-    what = answer.status == 206 && answer.failure.empty() ? "it answers with other bytes than were asked for" : words_of(answer);
+    const bool answers_otherwise = answer.failure.empty() && (answer.status == 206 || answer.status == 200);  // it gave ranges before
+    what = answers_otherwise ? "it answers with other bytes than were asked for" : words_of(answer);
     if (place != url_ && answer.status >= 400 && answer.status < 500) {
       place = url_;  // the link has expired
-    } else if (!may_pass(answer) && answer.status != 206) {
+    } else if (!may_pass(answer) && !answers_otherwise) {
       break;
     }
     ++attempt;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/error.h"
 #include "checkpoint/storage/storage.h"
 #include "object_store/http.h"
 
@@ -23,12 +24,19 @@ struct WebOptions {
 
 bool is_web_url(std::string_view text);  // begins with "http://" or "https://"
 
+/// The server says that there is no such file.
+class NoWebFile : public base::FileError {
+ public:
+  using base::FileError::FileError;
+};
+
 class WebFile : public checkpoint::Source {
  public:
-  /// Asks for the first byte. Throws FileError for what is not there, is refused, or comes from a server that does not give ranges.
+  /// Asks for the first byte. Throws NoWebFile, and FileError for what is refused or comes from a server that does not give ranges.
   explicit WebFile(std::string url, const WebOptions& options = {});
 
   int64_t size_bytes() const override { return size_bytes_; }
+  std::string version() const override { return etag_; }
   void read_at(int64_t offset, void* destination, int64_t size_bytes) const override;
 
  private:

@@ -43,6 +43,8 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size_bytes() const = 0;
+  /// What tells its content from another one under the same name; "" where the storage does not say.
+  virtual std::string version() const { return {}; }
   /// Reads exactly these bytes.
   virtual void read_at(int64_t offset, void* destination, int64_t size_bytes) const = 0;
   /// The same for bytes that nobody on this machine will read soon again: past its page cache, unless they are there already.

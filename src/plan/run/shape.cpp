@@ -30,7 +30,7 @@ std::vector<int64_t> documents_of(const train::Phase& phase) {
   std::vector<int64_t> lengths;
   try {
     for (const auto& source : phase.data.sources)
-      if (!std::filesystem::exists(data::dataset_prefix(source.path).string() + ".idx")) return {};
+      if (!data::has_index(source.path)) return {};
     const data::Loader loader(phase.data, data::Split::train);
     const auto batch = loader.batch(0, std::min(kRows, loader.samples()));
     for (int64_t row = 0; row < batch.batch; ++row) {

@@ -1,4 +1,4 @@
-#include "data/remote_files.h"
+#include "data/remote/files.h"
 
 #include <atomic>
 
