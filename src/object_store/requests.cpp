@@ -1,13 +1,12 @@
 #include "object_store/requests.h"
 
 #include <algorithm>
-#include <cmath>
 #include <condition_variable>
 #include <ctime>
-#include <random>
 
 #include "base/log.h"
 #include "object_store/advice.h"
+#include "object_store/random_pause.h"
 
 namespace ingot::object_store {
 namespace {
@@ -18,13 +17,6 @@ constexpr double kRenewalPause_s = 0.1;
 
 Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Full jitter: many clients that failed together do not come back together.
-double random_pause_s(int attempt, const ClientOptions& options) {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  const double longest = std::min(options.longest_pause_s, std::ldexp(options.first_pause_s, std::min(attempt - 1, 40)));
-  return std::uniform_real_distribution<double>(0, std::max(longest, 1e-6))(generator);
-}
 
 // False when it was cancelled.
 bool sleep_for(double pause_s, const std::stop_token& stop) {
@@ -219,7 +211,7 @@ Outcome Requests::perform(const Request& request) {
         !wait_for_renewal(used, std::min(deadline, Clock::now() + seconds(options_.renew_wait_s)), request.stop))
       fail(verdict, "");
     outcome.maybe_done_before = outcome.maybe_done_before || (outcome.answer.maybe_carried_out && verdict.next == Next::again);
-    double pause_s = verdict.next == Next::renew ? 0 : random_pause_s(attempts, options_);
+    double pause_s = verdict.next == Next::renew ? 0 : random_pause_s(attempts, options_.first_pause_s, options_.longest_pause_s);
     if (const int64_t asked_s = parse_count(outcome.answer.header("retry-after")); asked_s > 0)
       pause_s = std::max(pause_s, std::min(static_cast<double>(asked_s), options_.longest_pause_s));
     if (attempts >= options_.attempts || Clock::now() + seconds(pause_s) >= deadline) fail(verdict, tries);

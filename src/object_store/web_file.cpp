@@ -1,13 +1,12 @@
 #include "object_store/web_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "object_store/random_pause.h"
 
 namespace ingot::object_store {
 namespace {
@@ -36,12 +35,6 @@ std::optional<ContentRange> content_range(const std::string& text) {
 std::string words_of(const HttpAnswer& answer) {
   if (!answer.failure.empty()) return answer.failure;
   return fmt::format("HTTP {}", answer.status);
-}
-
-double random_pause_s(int attempt, const WebOptions& options) {
-  thread_local std::mt19937_64 generator{std::random_device{}()};
-  const double longest = std::min(options.longest_pause_s, std::ldexp(options.first_pause_s, std::min(attempt, 40)));
-  return std::uniform_real_distribution<double>(0, std::max(longest, 1e-6))(generator);
 }
 
 }  // namespace
@@ -73,7 +66,7 @@ WebFile::WebFile(std::string url, const WebOptions& options)
     if (!may_pass(answer) && answer.status != 206) throw base::FileError("{}: {}", url_, words_of(answer));
     if (++attempt >= options_.attempts || Clock::now() >= until || answer.hopeless)
       throw base::FileError("{}: {} (gave up after {} attempts)", url_, words_of(answer), attempt);
-    std::this_thread::sleep_for(std::chrono::duration<double>(random_pause_s(attempt, options_)));
+    std::this_thread::sleep_for(std::chrono::duration<double>(random_pause_s(attempt, options_.first_pause_s, options_.longest_pause_s)));
   }
 }
 
@@ -134,7 +127,7 @@ void WebFile::read_at(int64_t offset, void* destination, int64_t size_bytes) con
       break;
     }
     ++attempt;
-    std::this_thread::sleep_for(std::chrono::duration<double>(random_pause_s(attempt, options_)));
+    std::this_thread::sleep_for(std::chrono::duration<double>(random_pause_s(attempt, options_.first_pause_s, options_.longest_pause_s)));
   }
   throw base::FileError("{}: bytes {} to {} do not come: {}", url_, offset, offset + size_bytes - 1,
                         what.empty() ? "no time is left" : what);

@@ -9,11 +9,6 @@
 namespace ingot::data::process {
 namespace {
 
-size_t characters_of(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
 class Duplicates : public Search {
  public:
   explicit Duplicates(const StepConfig& config)
@@ -21,7 +16,7 @@ class Duplicates : public Search {
                   : config.of == "lines"    ? &lines_with_ends
                                             : nullptr),
         what_(config.of),
-        least_(static_cast<size_t>(config.least_characters)) {}
+        least_(config.least_characters) {}
 
   void keys_of(const Document& document, int64_t number, std::vector<Record>& keys) const override {
     const auto add = [&](std::string_view text, int32_t part) {
@@ -73,7 +68,7 @@ class Duplicates : public Search {
  private:
   std::vector<std::string_view> (*parts_of_)(std::string_view);
   std::string what_;
-  size_t least_;
+  int64_t least_;
 };
 
 }  // namespace

@@ -22,8 +22,6 @@ using Views = std::vector<std::string_view>;
 
 namespace {
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 Views words_of(std::string_view text) {
   Views words;
   for (size_t i = 0; i < text.size();) {
@@ -83,10 +81,6 @@ void for_each_character(std::string_view text, const Visit& visit) {
     visit(c.value);
     i += static_cast<size_t>(std::max(1, c.length));
   }
-}
-
-int64_t characters_of(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 int64_t times_in(std::string_view text, std::string_view what) {

@@ -8,7 +8,11 @@
 
 namespace ingot::data::process {
 
+/// Of ASCII.
+inline bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 std::string_view trimmed(std::string_view text);
+/// Code points.
+int64_t characters_of(std::string_view text);
 
 /// A text cut into its lines or paragraphs, each with what separates it from the next, so that together they are the text. What is before
 /// the first one is a part of white space.
