@@ -13,8 +13,15 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
         inner.add("path", source.path,
                   "prefix of a .bin/.idx pair, as 'ingot data tokenize' writes it; local, or s3://BUCKET/KEY, or https://…");
         inner.add("weight", source.weight, {0, 1e308}, "share of the samples, relative to the other sources; 0 leaves the source out");
+        inner.add("epochs", source.epochs, {0, 1e6},
+                  "how often each phase goes through the source, in place of its weight; the others share what is left of the samples");
       },
       "training data");
+  table.add(
+      "data.temperature", config.temperature, {0, 1e6},
+      "weights times tokens^(1/temperature): 1 = in proportion to the sources' sizes, larger = more of the small ones; 0 = as they are");
+  table.add("data.blend_file", config.blend_file,
+            "file with the sources' weights in place of those here, which may change while the run goes on (docs/data.md)");
   table.add("data.validation", config.validation,
             "prefixes of .bin/.idx pairs for the validation loss; empty = see data.validation_fraction");
   table.add("data.validation_fraction", config.validation_fraction, {0, 0.5},

@@ -12,6 +12,7 @@ namespace ingot::data {
 struct DataSource {
   std::string path;   // prefix of a .bin/.idx pair
   double weight = 1;  // share of the samples, relative to the other sources
+  double epochs = 0;  // not 0: in place of the weight, how often each phase goes through it
 
   // Not settings: where a phase of a recipe stands in the source (train/phases.h).
   int64_t number = -1;      // by which its order is drawn; -1: its place in the list
@@ -25,6 +26,8 @@ struct DataSource {
 struct DataConfig {
   std::string tokenizer;
   std::vector<DataSource> sources;
+  std::string blend_file;  // data/blend.h
+  double temperature = 0;  // not 0: weights times tokens^(1/temperature)
   std::vector<std::string> validation;
   double validation_fraction = 0;
   int64_t seq_len = 512;

@@ -57,6 +57,18 @@ bool widen(TokenType type, const std::byte* from, std::span<int32_t> out) {
   return widen<int32_t>(from, out);
 }
 
+// By the first bytes of an index.
+TokenType token_type_of(const fs::path& prefix, std::span<const std::byte> header) {
+  if (static_cast<int64_t>(header.size()) < kHeaderBytes || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0)
+    throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'",
+                    prefix.string());
+  if (const auto version = load<uint64_t>(header.data() + 9, 0); version != 1)
+    throw DataError("{}.idx has version {} of Megatron's index; only version 1 is known", prefix.string(), version);
+  const auto code = load<uint8_t>(header.data() + 17, 0);
+  if (!is_token_type(code)) throw broken(prefix, "dtype code {} is not one of the integer types 1 to 5 and 8", code);
+  return static_cast<TokenType>(code);
+}
+
 }  // namespace
 
 std::string_view name_of(TokenType type) {
@@ -98,6 +110,20 @@ void check_is_there(const fs::path& path) {
   }
 }
 
+int64_t tokens_in(const fs::path& path) {
+  const auto prefix = dataset_prefix(path);
+  const auto index = prefix.string() + ".idx", bin = prefix.string() + ".bin";
+  if (!is_url(index)) {
+    const auto type = token_type_of(prefix, base::MappedFile(index).bytes());
+    return base::MappedFile(bin).size_bytes() / size_bytes(type);
+  }
+  const auto remote = remote_files().open(index);
+  std::vector<std::byte> header(static_cast<size_t>(std::min(remote->size_bytes(), kHeaderBytes)));
+  remote->read_at(0, header.data(), static_cast<int64_t>(header.size()));
+  const auto type = token_type_of(prefix, header);
+  return remote_files().open(bin)->size_bytes() / size_bytes(type);
+}
+
 bool has_index(const fs::path& path) {
   const auto name = dataset_prefix(path).string() + ".idx";
   return is_url(name) || fs::exists(name);
@@ -113,15 +139,7 @@ IndexedDataset::IndexedDataset(const fs::path& path, const CacheOptions& cache)
   if (is_url(bin)) remote_tokens_ = std::make_unique<CachedFile>(BlockCache::of(cache), bin);
   else tokens_file_.emplace(bin);
   const std::byte* at = index_.data();
-  if (index_.size_bytes() < kHeaderBytes || std::memcmp(at, kMagic.data(), kMagic.size()) != 0)
-    throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'",
-                    prefix_.string());
-  if (const auto version = load<uint64_t>(at + 9, 0); version != 1)
-    throw DataError("{}.idx has version {} of Megatron's index; only version 1 is known", prefix_.string(), version);
-  const auto code = load<uint8_t>(at + 17, 0);
-  if (!is_token_type(code)) throw broken(prefix_, "dtype code {} is not one of the integer types 1 to 5 and 8", code);
-  type_ = static_cast<TokenType>(code);
-
+  type_ = token_type_of(prefix_, index_.bytes());
   const auto sequences = load<uint64_t>(at + 18, 0), entries = load<uint64_t>(at + 26, 0);
   const auto payload = static_cast<uint64_t>(index_.size_bytes() - kHeaderBytes);
   if (sequences > payload / 12 || entries > (payload - 12 * sequences) / 8)

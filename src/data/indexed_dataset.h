@@ -37,6 +37,8 @@ fs::path dataset_prefix(const fs::path& path);
 
 /// Throws the error of a dataset whose files cannot be opened, without a look into them: an index may be large.
 void check_is_there(const fs::path& path);
+/// Of a dataset, by the size of its .bin and the beginning of its index. Throws FileError and DataError.
+int64_t tokens_in(const fs::path& path);
 /// Whether the index is there; of a URL true, unasked.
 bool has_index(const fs::path& path);
 

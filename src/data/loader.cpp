@@ -55,7 +55,40 @@ Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& optio
     auto& opened = open(source.path, source.weight, source.unit_tokens);
     opened.order = order_of(opened, source);
   }
-  if (split == Split::train) mixture_.emplace(weights);
+  if (split == Split::train) stretches_.push_back({0, weights, Mixture(weights), std::vector<int64_t>(weights.size(), 0)});
+}
+
+void Loader::change_weights(int64_t first_sample, const std::vector<double>& weights) {
+  if (weights.size() != sources_.size()) throw DataError("{} weights for {} sources", weights.size(), sources_.size());
+  if (first_sample < stretches_.back().first_sample)
+    throw DataError("the weights of the sources have changed at sample {}, and cannot change before it", stretches_.back().first_sample);
+  Stretch next{first_sample, weights, Mixture(weights), counts(first_sample)};
+  if (first_sample == stretches_.back().first_sample) stretches_.back() = std::move(next);
+  else stretches_.push_back(std::move(next));
+}
+
+void Loader::restore_changes(const LoaderState& state) {
+  for (const auto& change : state.changes) change_weights(change.first_sample, change.weights);
+}
+
+const Loader::Stretch& Loader::stretch_at(int64_t sample) const {
+  const auto next = std::upper_bound(stretches_.begin(), stretches_.end(), sample,
+                                     [](int64_t s, const Stretch& stretch) { return s < stretch.first_sample; });
+  return *std::prev(next);
+}
+
+std::vector<int64_t> Loader::counts(int64_t samples) const {
+  const auto& stretch = stretch_at(samples);
+  auto counts = stretch.mixture.counts(samples - stretch.first_sample);
+  for (size_t s = 0; s < counts.size(); ++s) counts[s] += stretch.before[s];
+  return counts;
+}
+
+std::vector<Loader::Drawn> Loader::drawn(int64_t samples) const {
+  std::vector<Drawn> all;
+  const auto taken = counts(samples);
+  for (size_t s = 0; s < sources_.size(); ++s) all.push_back({sources_[s].path, taken[s], sources_[s].packing->rows()});
+  return all;
 }
 
 Loader::Source& Loader::open(const std::string& path, double weight, int64_t unit_tokens) {
@@ -121,7 +154,7 @@ int64_t Loader::tokens() const {
 }
 
 Loader::Place Loader::place_of(int64_t sample) const {
-  if (!mixture_) {
+  if (stretches_.empty()) {
     sample %= samples();
     for (size_t s = 0;; ++s) {
       const int64_t rows = sources_[s].packing->rows();
@@ -129,8 +162,9 @@ Loader::Place Loader::place_of(int64_t sample) const {
       sample -= rows;
     }
   }
-  const auto pick = mixture_->at(sample);
-  return {pick.source, sources_[pick.source].order->row_of(pick.index)};
+  const auto& stretch = stretch_at(sample);
+  const auto pick = stretch.mixture.at(sample - stretch.first_sample);
+  return {pick.source, sources_[pick.source].order->row_of(stretch.before[pick.source] + pick.index)};
 }
 
 Batch Loader::batch(int64_t first_sample, int64_t count) const {
@@ -198,6 +232,11 @@ int64_t Loader::token_bytes() const {
   return bytes;
 }
 
+bool Loader::has_weights_of_settings(const Stretch& stretch) const {
+  return std::equal(sources_.begin(), sources_.end(), stretch.weights.begin(),
+                    [](const Source& source, double weight) { return source.weight == weight; });
+}
+
 LoaderState Loader::state(int64_t step, int64_t samples) const {
   LoaderState state{step,
                     samples,
@@ -210,11 +249,14 @@ LoaderState Loader::state(int64_t step, int64_t samples) const {
                                           : fmt::format("{} {} {} {} {}", config_.fim_rate, config_.fim_spm_rate, config_.fim_prefix,
                                                         config_.fim_suffix, config_.fim_middle),
                     config_.mask_rate == 0 ? std::string() : fmt::format("{} {}", config_.mask_rate, config_.mask_id),
+                    {},
                     {}};
-  const auto counts = mixture_ ? mixture_->counts(samples) : std::vector<int64_t>(sources_.size(), 0);
+  const auto drawn = stretches_.empty() ? std::vector<int64_t>(sources_.size(), 0) : counts(samples);
   for (size_t s = 0; s < sources_.size(); ++s)
     state.sources.push_back({sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight,
-                             counts[s], sources_[s].order ? sources_[s].order->first() : 0, sources_[s].unit_tokens});
+                             drawn[s], sources_[s].order ? sources_[s].order->first() : 0, sources_[s].unit_tokens});
+  for (const auto& stretch : stretches_)
+    if (stretches_.size() > 1 || !has_weights_of_settings(stretch)) state.changes.push_back({stretch.first_sample, stretch.weights});
   return state;
 }
 
@@ -263,6 +305,7 @@ std::string LoaderState::to_json() const {
                                {"samples", source.samples},
                                {"first", source.first},
                                {"unit_tokens", source.unit_tokens}});
+  for (const auto& change : changes) json["changes"].push_back({{"first_sample", change.first_sample}, {"weights", change.weights}});
   return json.dump();
 }
 
@@ -278,10 +321,13 @@ LoaderState LoaderState::from_json(const std::string& text) {
                       json.value("row_version", int64_t{1}),
                       json.value("fill_in_middle", std::string()),
                       json.value("masked", std::string()),
+                      {},
                       {}};
     for (const auto& source : json.at("sources"))
       state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples"),
                                source.value("first", int64_t{0}), source.value("unit_tokens", int64_t{0})});
+    for (const auto& change : json.value("changes", nlohmann::json::array()))
+      state.changes.push_back({change.at("first_sample"), change.at("weights")});
     if (state.step < 0 || state.samples < 0)
       throw DataError("the state of the data loader counts {} steps and {} samples", state.step, state.samples);
     return state;

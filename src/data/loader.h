@@ -53,6 +53,12 @@ struct LoaderState {
   std::string fill_in_middle;  // its settings; empty = off
   std::string masked;          // the same
   std::vector<Source> sources;
+  /// Where the sources' weights are not those that the phase began with: from which sample on, and which.
+  struct Change {
+    int64_t first_sample = 0;
+    std::vector<double> weights;
+  };
+  std::vector<Change> changes;
 
   std::string to_json() const;
   /// Throws DataError when the text is not a state.
@@ -74,6 +80,22 @@ class Loader {
   Batch batch(int64_t first_sample, int64_t count) const;
   /// The same into a batch whose memory is used again.
   void fill(int64_t first_sample, int64_t count, Batch& out) const;
+
+  /// From this sample on the sources have these weights; the samples before it stay what they are, and no row is repeated or left out. Of
+  /// training; not while others ask for batches. Throws ConfigError where no weight is above 0, and DataError for a sample before the last
+  /// change.
+  void change_weights(int64_t first_sample, const std::vector<double>& weights);
+  /// The changes that the state knows.
+  void restore_changes(const LoaderState& state);
+  /// Those of the last change.
+  const std::vector<double>& weights() const { return stretches_.back().weights; }
+
+  /// What the first `samples` samples take of each source of training.
+  struct Drawn {
+    std::string path;
+    int64_t samples = 0, rows = 0;  // rows: of an epoch
+  };
+  std::vector<Drawn> drawn(int64_t samples) const;
 
   /// Asks for what these samples need of files with a URL, and does not wait.
   void read_ahead(int64_t first_sample, int64_t count) const;
@@ -115,15 +137,24 @@ class Loader {
     size_t source = 0;
     int64_t row = 0;
   };
+  struct Stretch {  // of training, with the same weights
+    int64_t first_sample = 0;
+    std::vector<double> weights;
+    Mixture mixture;
+    std::vector<int64_t> before;  // samples of each source
+  };
   Source& open(const std::string& path, double weight, int64_t unit_tokens);
   SampleOrder order_of(const Source& source, const DataSource& described) const;
   Place place_of(int64_t sample) const;
+  const Stretch& stretch_at(int64_t sample) const;
+  std::vector<int64_t> counts(int64_t samples) const;
+  bool has_weights_of_settings(const Stretch& stretch) const;
 
   DataConfig config_;
   Split split_;
   LoaderOptions options_;
   std::vector<Source> sources_;
-  std::optional<Mixture> mixture_;
+  std::vector<Stretch> stretches_;  // with rising first samples; none of validation
 };
 
 /// Whether the settings name validation data at all.

@@ -253,5 +253,66 @@ TEST(DataConfig, settings_read_from_toml_and_refuse_unknown_names) {
   EXPECT_THROW(check(DataConfig{}), ConfigError);
 }
 
+// However often the weights change, each source gives the rows of its order one after another.
+TEST_F(TwoSources, weights_that_change_repeat_and_leave_out_no_row) {
+  counting_dataset(folder, "c", {31}, 1000);
+  config.sources[1] = {(folder / "c").string(), 0};
+  std::mt19937_64 draw(11);
+  for (int history = 0; history < 20; ++history) {
+    Loader loader(config, Split::train);
+    const auto unchanged = loader.batch(0, 300);
+    std::vector<int64_t> changes = {0};
+    std::vector<std::vector<double>> weights = {{3, 0}};
+    for (int change = 0; change < 4; ++change) {
+      changes.push_back(changes.back() + static_cast<int64_t>(draw() % 60));
+      weights.push_back({static_cast<double>(draw() % 4), 1 + static_cast<double>(draw() % 4)});
+      loader.change_weights(changes.back(), weights.back());
+      EXPECT_EQ(loader.weights(), weights.back());
+    }
+    const auto batch = loader.batch(0, 300);
+    std::vector<std::vector<int32_t>> rows(2);
+    std::vector<int64_t> of_last(2, 0);
+    for (int64_t sample = 0; sample < 300; ++sample) {
+      const auto first = batch.inputs[static_cast<size_t>(sample * 10)];
+      const size_t source = first >= 1000 ? 1 : 0;
+      rows[source].push_back(first);
+      if (sample >= changes.back()) ++of_last[source];
+      if (sample < changes[1]) ASSERT_EQ(first, unchanged.inputs[static_cast<size_t>(sample * 10)]);
+    }
+    EXPECT_EQ(rows[0].size() + rows[1].size(), 300u);
+    const auto drawn = loader.drawn(300);
+    EXPECT_EQ(drawn[0].samples, static_cast<int64_t>(rows[0].size()));
+    EXPECT_EQ(drawn[1].samples, static_cast<int64_t>(rows[1].size()));
+    EXPECT_EQ(drawn[0].rows, 20);
+    for (size_t source = 0; source < 2; ++source) {
+      auto alone = config;
+      alone.sources[0].weight = source == 0 ? 1 : 0, alone.sources[1].weight = source == 0 ? 0 : 1;
+      const auto order = Loader(alone, Split::train).batch(0, static_cast<int64_t>(rows[source].size()));
+      for (size_t i = 0; i < rows[source].size(); ++i) ASSERT_EQ(rows[source][i], order.inputs[i * 10]) << history << " " << i;
+    }
+    const double total = weights.back()[0] + weights.back()[1];
+    for (size_t source = 0; source < 2; ++source)
+      EXPECT_NEAR(static_cast<double>(of_last[source]), static_cast<double>(300 - changes.back()) * weights.back()[source] / total, 1);
+
+    Loader resumed(config, Split::train);
+    const auto state = LoaderState::from_json(loader.state(30, 250).to_json());
+    resumed.restore_changes(state);
+    resumed.check_resumable(state);
+    EXPECT_TRUE(equal(resumed.batch(0, 300), batch));
+  }
+}
+
+TEST_F(TwoSources, weights_change_forwards_only) {
+  Loader loader(config, Split::train);
+  EXPECT_TRUE(loader.state(1, 10).changes.empty());
+  loader.change_weights(50, {1, 1});
+  loader.change_weights(50, {0, 1});
+  EXPECT_EQ(loader.state(1, 10).changes.size(), 2u);
+  expect_error<DataError>([&] { loader.change_weights(49, {1, 1}); }, {"sample 50"});
+  expect_error<DataError>([&] { loader.change_weights(60, {1}); }, {"1 weights for 2 sources"});
+  expect_error<ConfigError>([&] { loader.change_weights(60, {0, 0}); }, {});
+  EXPECT_EQ(loader.weights(), (std::vector<double>{0, 1}));
+}
+
 }  // namespace
 }  // namespace ingot::data

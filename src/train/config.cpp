@@ -246,6 +246,9 @@ void check(const RunConfig& c) {
         "train.patience = {} waits for validation_loss, and the run does not validate: set train.validation_every and "
         "data.validation_fraction (or data.validation), or name an evaluation in train.best_metric",
         c.train.patience);
+  if (!c.data.blend_file.empty() && c.train.phases.size() > 1)
+    throw base::ConfigError("data.blend_file = \"{}\" goes with one phase, and train.phases has {}: write their blends into the file",
+                            c.data.blend_file, c.train.phases.size());
   check_graphs(c);
   check_reproducible(c);
   check_preferences(c);

@@ -1,6 +1,7 @@
 #include "train/inputs.h"
 
 #include "base/error.h"
+#include "data/blend.h"
 #include "data/indexed_dataset.h"
 #include "train/phases.h"
 
@@ -34,6 +35,7 @@ void check_files(const RunConfig& config) {
       throw base::ConfigError("data.sources is empty: name at least one prefix made by 'ingot data tokenize'");
     for (const auto& source : phase.data.sources) check_tokens("data.sources", source.path);
   }
+  if (!config.data.blend_file.empty()) data::BlendFile(config.data.blend_file, config.data.sources);
   for (const auto& path : config.data.validation) check_tokens("data.validation", path);
 }
 

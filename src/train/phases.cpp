@@ -1,6 +1,7 @@
 #include "train/phases.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -15,13 +16,43 @@ namespace {
 std::vector<data::DataSource> parse_sources(const std::vector<std::string>& texts, const std::string& phase) {
   std::vector<data::DataSource> sources;
   for (const auto& text : texts) {
+    constexpr std::string_view kEpochs = "epochs ";
     const size_t space = text.find(' ');
-    const auto weight = base::parse_number(text.substr(0, space));
-    if (space == std::string::npos || !weight || *weight <= 0)
-      throw base::ConfigError("phase '{}': the source '{}' is not of the form \"weight path\", for instance \"0.7 data/web\"", phase, text);
-    sources.push_back({text.substr(space + 1), *weight});
+    const auto number = base::parse_number(text.substr(0, space));
+    if (space == std::string::npos || !number || *number <= 0)
+      throw base::ConfigError(
+          "phase '{}': the source '{}' is not of the form \"weight path\", for instance \"0.7 data/web\", or \"2 epochs data/web\"", phase,
+          text);
+    auto path = text.substr(space + 1);
+    const bool is_epochs = path.starts_with(kEpochs);
+    if (is_epochs) path.erase(0, kEpochs.size());
+    sources.push_back({.path = path, .weight = is_epochs ? 1 : *number, .epochs = is_epochs ? *number : 0});
   }
   return sources;
+}
+
+// Epochs, and sizes where there is a temperature, become weights.
+void weigh(Phase& phase) {
+  auto& data = phase.data;
+  const auto has_epochs = [](const data::DataSource& source) { return source.epochs > 0; };
+  if (data.temperature == 0 && std::none_of(data.sources.begin(), data.sources.end(), has_epochs)) return;
+  const double learned = data.validation.empty() ? 1 - data.validation_fraction : 1;
+  const auto samples = static_cast<double>(phase.samples_before(phase.steps));
+  double taken = 0, others = 0;
+  for (auto& source : data.sources) {
+    const double tokens = learned * static_cast<double>(data::tokens_in(source.path));
+    if (has_epochs(source)) source.weight = source.epochs * tokens / static_cast<double>(data.seq_len) / samples;
+    else if (data.temperature > 0) source.weight *= std::pow(tokens, 1 / data.temperature);
+    (has_epochs(source) ? taken : others) += source.weight;
+  }
+  if (others == 0) return;
+  if (taken >= 1)
+    throw base::ConfigError(
+        "phase '{}' has {:.0f} samples, and the epochs that its sources ask for are {:.0f}: nothing is left for those without; fewer "
+        "epochs or more steps would work",
+        phase.name, samples, taken * samples);
+  for (auto& source : data.sources)
+    if (!has_epochs(source)) source.weight *= (1 - taken) / others;
 }
 
 // A source of the recipe: its path, and which of the entries of that path in one list.
@@ -126,6 +157,7 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
     phase.ramp_steps = p.ramp_from > 0 ? p.ramp_steps : 0;
     phase.resets_optimizer = p.reset_optimizer;
     phase.steps = p.steps > 0 ? p.steps : steps_for(phase, p.tokens);
+    weigh(phase);
     next += phase.steps;
     phases.push_back(std::move(phase));
   }

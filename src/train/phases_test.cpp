@@ -185,6 +185,61 @@ INSTANTIATE_TEST_SUITE_P(Packings, Draws, ::testing::Values("stream", "best_fit"
                          [](const auto& info) { return std::string(info.param); });
 
 // The oracle: step by step.
+// 100 and 900 documents of 10 tokens; validation takes a tenth.
+struct Blends : ::testing::Test {
+  data::TemporaryFolder folder;
+  RunConfig config;
+  void SetUp() override {
+    data::counting_dataset(folder, "small", std::vector<int>(100, 10));
+    data::counting_dataset(folder, "large", std::vector<int>(900, 10));
+    config.data.seq_len = 10;
+    config.data.validation_fraction = 0.1;
+    config.data.sources = {{(folder / "small").string(), 1}, {(folder / "large").string(), 1}};
+    config.train.batch_size = 10;
+    config.train.steps = 36;  // 360 samples
+  }
+  std::vector<double> weights() {
+    std::vector<double> all;
+    for (const auto& source : lay_out_phases(config).front().data.sources) all.push_back(source.weight);
+    return all;
+  }
+  std::vector<int64_t> drawn() {
+    const auto phase = lay_out_phases(config).front();
+    std::vector<int64_t> all;
+    for (const auto& source : data::Loader(phase.data, data::Split::train).drawn(phase.samples_before(phase.steps))) all.push_back(source.samples);
+    return all;
+  }
+};
+
+TEST_F(Blends, epochs_take_their_share_and_leave_the_rest_to_weights) {
+  config.data.sources[0].epochs = 2;  // of 90 rows
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
+  config.data.sources.push_back({(folder / "large").string(), 3});
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 45, 135}));
+  config.data.sources[0].epochs = 4;
+  EXPECT_THROW(lay_out_phases(config), base::ConfigError) << "all 360 samples, and two others want some";
+  config.data.sources.resize(2);
+  config.data.sources[0].epochs = 1, config.data.sources[1].epochs = 0.5;  // 90 and 405 samples, of 360
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{65, 295}));
+}
+
+TEST_F(Blends, a_temperature_takes_the_sizes_into_account) {
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
+  config.data.temperature = 1;
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{36, 324}));
+  config.data.temperature = 2;  // 1 : 3
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{90, 270}));
+  config.data.sources[0].weight = 3;
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
+  config.data.sources[1].path = (folder / "nothing").string();
+  EXPECT_THROW(lay_out_phases(config), base::FileError);
+}
+
+TEST_F(Blends, phases_write_epochs_before_the_path) {
+  config.train.phases = {{.name = "one", .steps = 36, .sources = {"2 epochs " + (folder / "small").string(), "1 " + (folder / "large").string()}}};
+  EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
+}
+
 TEST(Phases, a_ramp_grows_evenly_to_the_batch) {
   RunConfig config;
   config.data.sources = {{"a", 1}};

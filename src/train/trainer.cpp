@@ -131,6 +131,15 @@ int64_t Trainer::largest_over_ranks(int64_t value) {
   return tensor.item<int64_t>();
 }
 
+std::vector<double> Trainer::of_main(const std::vector<double>& values) {
+  auto& all = groups_.world().everyone();
+  if (all.size() == 1) return values;
+  auto tensor = at::zeros({static_cast<int64_t>(values.size())}, at::kDouble);
+  if (is_main()) std::copy(values.begin(), values.end(), tensor.data_ptr<double>());
+  all.all_reduce(tensor, comm::Reduction::sum);
+  return {tensor.data_ptr<double>(), tensor.data_ptr<double>() + tensor.numel()};
+}
+
 int64_t Trainer::sent_bytes() const {
   int64_t sent = 0;
   for (const auto& [axis, traffic] : groups_.world().counters().totals())
@@ -146,6 +155,7 @@ data::LoaderOptions Trainer::loader_options() const {
 void Trainer::check_resumed_data(const Phase& phase) const {
   if (resumed_data_.empty() || progress_.step == phase.first_step) return;
   const auto state = data::LoaderState::from_json(resumed_data_);
+  loader_->restore_changes(state);
   loader_->check_resumable(state);
   const int64_t steps = progress_.step - phase.first_step;
   if (state.samples != phase.samples_before(steps) + progress_.passed_over)
@@ -180,6 +190,72 @@ void Trainer::enter_phase(const Phase& phase) {
     if (is_main()) base::log_info("phase '{}' begins with moments of 0", phase.name);
   }
   phase_ = &phase;
+  if (is_main() && sink_) say_epochs(/*planned=*/true);
+}
+
+void Trainer::follow_blend(const Phase& phase) {
+  if (config_.data.blend_file.empty()) return;
+  auto weights = loader_->weights();
+  if (is_main()) {
+    if (!blend_file_) blend_file_.emplace(config_.data.blend_file, phase.data.sources);
+    if (const auto& wanted = blend_file_->at(progress_.step + 1); !wanted.empty()) weights = wanted;
+  }
+  if (largest_over_ranks(weights != loader_->weights() ? 1 : 0) == 0) return;
+  weights = of_main(weights);
+  prefetcher_.reset();
+  loader_->change_weights(phase.samples_before(progress_.step - phase.first_step) + progress_.passed_over, weights);
+  prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
+  if (is_main()) record_blend(phase);
+}
+
+void Trainer::record_blend(const Phase& phase) {
+  const auto& sources = phase.data.sources;
+  const int64_t step = progress_.step + 1;
+  const auto path = options_.run_dir / "blend.txt";
+  data::Blend history;
+  if (std::filesystem::exists(path)) {
+    history = data::Blend::parse(base::read_file(path), path.string(), sources);
+  } else {
+    std::vector<double> weights;
+    for (const auto& source : sources) weights.push_back(source.weight);
+    history.change(0, weights);
+  }
+  history.change(step == 1 ? 0 : step, loader_->weights());
+  base::write_file_atomically(path, history.text(sources));
+  nlohmann::ordered_json weights;
+  std::vector<std::string> words;
+  for (size_t s = 0; s < sources.size(); ++s) {
+    weights[sources[s].path] = loader_->weights()[s];
+    words.push_back(fmt::format("{} {}", loader_->weights()[s], sources[s].path));
+  }
+  base::log_info("from step {} on the blend is {}", step, fmt::join(words, ", "));
+  base::record_event(options_.run_dir, "blend", {{"step", step}, {"weights", weights}});
+}
+
+void Trainer::say_epochs(bool planned) {
+  constexpr size_t kMostInLog = 8;
+  const int64_t steps = planned ? phase_->steps : progress_.step - phase_->first_step;
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  std::vector<std::string> words;
+  for (const auto& drawn : loader_->drawn(phase_->samples_before(steps) + progress_.passed_over)) {
+    const double epochs = static_cast<double>(drawn.samples) / static_cast<double>(drawn.rows);
+    all[drawn.path] = epochs;
+    if (words.size() < kMostInLog) words.push_back(fmt::format("{:.3g} of {}", epochs, drawn.path));
+    else if (words.size() == kMostInLog) words.push_back("…");
+  }
+  base::log_info("epochs {}: {}", planned ? "of the whole phase" : "so far", fmt::join(words, ", "));
+  base::record_event(options_.run_dir, "epochs", {{"step", progress_.step}, {"planned", planned}, {"epochs", all}});
+}
+
+// Of a run that goes on from an earlier step than it came to.
+void Trainer::forget_later_blends() {
+  const auto path = options_.run_dir / "blend.txt";
+  if (!std::filesystem::exists(path)) return;
+  const auto& sources = phase_->data.sources;
+  auto history = data::Blend::parse(base::read_file(path), path.string(), sources);
+  history.forget_from(progress_.step + 1);
+  if (history.at(progress_.step).empty()) std::filesystem::remove(path);
+  else base::write_file_atomically(path, history.text(sources));
 }
 
 void Trainer::prepare_run_dir() {
@@ -187,6 +263,7 @@ void Trainer::prepare_run_dir() {
   groups_.world().ledger().heartbeat().set_run_directory(std::filesystem::absolute(options_.run_dir).string());
   if (!is_main()) return;
   base::make_directories(options_.run_dir);
+  forget_later_blends();
   base::log_to_file((options_.run_dir / "log.txt").string());
   base::write_file_atomically(options_.run_dir / "config.toml", config_toml_);
   write_run_facts(options_.run_dir, facts());
@@ -201,6 +278,7 @@ void Trainer::prepare_run_dir() {
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   base::record_event(options_.run_dir, "start",
                      {{"step", progress_.step}, {"ranks", groups_.world().size()}, {"steps", total_steps(phases_)}});
+  say_epochs(/*planned=*/true);
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_, run_id_);
   record_checkpoints();
 }
@@ -238,6 +316,7 @@ bool Trainer::run(const resilience::StopSignal& stop) {
   while (progress_.step < steps && !best_.has_lost_patience() && !(stopped = must_stop(stop))) {
     const Phase& phase = phase_at(phases_, progress_.step);
     enter_phase(phase);
+    follow_blend(phase);
     StepRecord record = take_step(phase);
     if (goes_back_) {
       checkpoints_->wait();
@@ -280,6 +359,7 @@ bool Trainer::run(const resilience::StopSignal& stop) {
                                 : is_early             ? "train.patience"
                                 : progress_.step < all ? "--stop-after"
                                                        : "all steps"}});
+  if (is_main() && progress_.step > phase_->first_step) say_epochs(/*planned=*/false);
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
   std::error_code ignored;
   if (is_main() && is_by_file) std::filesystem::remove(stop_file(), ignored);

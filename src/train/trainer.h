@@ -10,6 +10,7 @@
 #include <string>
 
 #include "checkpoint/storage/folder.h"
+#include "data/blend.h"
 #include "data/loader.h"
 #include "data/prefetcher.h"
 #include "data/tokenizer.h"
@@ -107,12 +108,20 @@ class Trainer {
   bool must_stop(const resilience::StopSignal& stop);
   std::filesystem::path stop_file() const { return options_.run_dir / "stop"; }
   int64_t largest_over_ranks(int64_t value);
+  /// Those of rank 0.
+  std::vector<double> of_main(const std::vector<double>& values);
   /// By this rank, over all axes, since the start; not what saves say in the background.
   int64_t sent_bytes() const;
   void prepare_run_dir();
   RunFacts facts() const;
   data::LoaderOptions loader_options() const;
   void enter_phase(const Phase& phase);
+  /// The weights that data.blend_file wants for the next step.
+  void follow_blend(const Phase& phase);
+  void record_blend(const Phase& phase);
+  void forget_later_blends();
+  /// How often the samples of the phase (planned), or those that it has taken so far, go through each source.
+  void say_epochs(bool planned);
   void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
@@ -145,6 +154,7 @@ class Trainer {
   std::unique_ptr<data::Tokenizer> tokenizer_;  // null when data.tokenizer is empty
   std::unique_ptr<data::Loader> loader_, validation_;
   std::unique_ptr<data::Prefetcher> prefetcher_;
+  std::optional<data::BlendFile> blend_file_;  // of rank 0
   std::unique_ptr<MetricsSink> sink_;
   const Phase* phase_ = nullptr;  // the one that loader_ belongs to
   Progress progress_;

@@ -6,8 +6,9 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
-from harness import INGOT, at_night, expect_error, ingot, losses, metrics, run_chosen, wait_for_steps
+from harness import INGOT, at_night, events, expect_error, ingot, launch, losses, make_text, metrics, run_chosen, wait_for_steps
 
 
 def start(*args):
@@ -420,9 +421,68 @@ def losses_of_routers_even_out_the_load(w):
                  words=["train.balance_loss", "the model has no experts"])
 
 
+def the_blend_follows_its_file_and_a_replay_takes_the_same_samples(w):
+    """The file is changed while the run goes on, spoiled, mended, and the run killed; another run with what was recorded has the same losses."""
+    make_text(w.path / "other.txt", seed=2)
+    ingot("data", "tokenize", w.path / "other.txt", "-o", w.path / "other", "--tokenizer", w.path / "tokenizer")
+    blend = w.path / "blend.txt"
+
+    def write(text):
+        (w.path / "new").write_text(text.format(tokens=w.path / "tokens", other=w.path / "other"))
+        os.rename(w.path / "new", blend)
+
+    write("1 {tokens}\nstep 5\n1 {tokens}\n1 {other}\n")
+    extra = f'[[data.sources]]\npath = "{w.path / "other"}"\nweight = 0\n'
+    config = w.config("blend", "llama", extra, **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 20, "data.blend_file": str(blend)})
+    run = w.path / "blend-run"
+
+    def start():
+        return subprocess.Popen([INGOT, "launch", "-n", "2", "--", INGOT, "train", config, "--no-forecast", "--run-dir", run], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def wait_for(condition, what):
+        deadline = time.time() + 60
+        while not condition():
+            assert process.poll() is None and time.time() < deadline, (what, process.communicate())
+            time.sleep(0.01)
+
+    changes = lambda: [e["step"] for e in events(run) if e["event"] == "blend"]
+    process = start()
+    wait_for_steps(run, 6, process)
+    write("step x\n")
+    wait_for(lambda: "the blend stays what it is" in (run / "log.txt").read_text(), "a word on the wrong file")
+    write("1 {tokens}\n7 {other}\n")
+    wait_for(lambda: len(changes()) == 2, "the change of the blend")
+    assert changes()[0] == 5, changes()
+    wait_for_steps(run, changes()[1] + 25, process)
+    process.kill()
+    process.communicate()
+    subprocess.run(["pkill", "-9", "-f", str(config)])
+    process = start()
+    wait_for_steps(run, changes()[1] + 60, process)
+    (run / "stop").write_text("")
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    last = losses(run)[-1][0]
+    assert "epochs so far: " in err, err
+    recorded = (run / "blend.txt").read_text()
+    assert recorded.count("step ") == 3 and recorded.startswith("step 0\n"), recorded
+    (w.path / "recorded.txt").write_text(recorded)
+    replay = w.config("replay", "llama", extra, **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0, "data.blend_file": str(w.path / "recorded.txt")})
+    launch(2, "train", replay, "--no-forecast", "--run-dir", w.path / "replay", "--stop-after", last)
+    assert losses(w.path / "replay") == losses(run)
+    assert (w.path / "replay/blend.txt").read_text() == recorded
+    fixed = w.config("fixed", "llama", extra, **{"train.steps": 100000, "train.threads": 1, "checkpoint.every": 0})
+    launch(2, "train", fixed, "--no-forecast", "--run-dir", w.path / "fixed", "--stop-after", 8)
+    assert losses(w.path / "fixed")[:4] == losses(run)[:4] and losses(w.path / "fixed")[4] != losses(run)[4]
+    write("1 nothing\n")
+    expect_error("train", config, "--no-forecast", "--run-dir", w.path / "none", status=1, words=["blend.txt:1: nothing is none of data.sources"])
+    assert not (w.path / "none").exists()
+
+
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
          phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
+         the_blend_follows_its_file_and_a_replay_takes_the_same_samples,
          a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, a_run_goes_back_before_a_spike_and_passes_over_the_data, what_is_saved_is_not_replaced_by_a_run_from_the_start, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]

@@ -304,7 +304,7 @@ TEST_F(FromAfar, a_batch_that_could_not_be_read_is_there_when_it_is_asked_for_ag
   Prefetcher ahead(there, 2, 8);
   int failures = 0;
   for (int64_t first = 0; first < 320; first += 8) {
-    is_cut = first % 40 == 16;
+    if (first % 80 == 16) is_cut = true;
     try {
       ASSERT_EQ(ahead.get(first, 8).inputs, here.batch(first, 8).inputs);
     } catch (const FileError&) {
@@ -313,7 +313,7 @@ TEST_F(FromAfar, a_batch_that_could_not_be_read_is_there_when_it_is_asked_for_ag
       ASSERT_EQ(ahead.get(first, 8).inputs, here.batch(first, 8).inputs);
     }
   }
-  EXPECT_GT(failures, 2);
+  EXPECT_GE(failures, 3);
 }
 
 }  // namespace
