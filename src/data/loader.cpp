@@ -226,6 +226,11 @@ std::vector<Loader::FileRead> Loader::reads(int64_t sample) const {
   return reads;
 }
 
+Loader::Origin Loader::origin(int64_t sample) const {
+  const Place place = place_of(sample);
+  return {place.source, sources_[place.source].packing->pieces(place.row)};
+}
+
 int64_t Loader::token_bytes() const {
   int64_t bytes = 0;
   for (const auto& source : sources_) bytes = std::max(bytes, size_bytes(source.dataset->token_type()));

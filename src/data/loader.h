@@ -107,6 +107,19 @@ class Loader {
   };
   /// What has to be read for one sample. The index is not counted: opening a dataset reads all of it, and then it lies in memory.
   std::vector<FileRead> reads(int64_t sample) const;
+  /// Where the tokens of a sample come from, in their order in the row.
+  struct Origin {
+    size_t source = 0;
+    std::vector<Slice> pieces;
+  };
+  Origin origin(int64_t sample) const;
+
+  size_t sources() const { return sources_.size(); }
+  const IndexedDataset& dataset(size_t source) const { return *sources_[source].dataset; }
+  const Packing& packing(size_t source) const { return *sources_[source].packing; }
+  /// The tokens of a source on this side of the split.
+  Slice slice(size_t source) const { return sources_[source].slice; }
+
   /// Bytes of a token in the files; of several sources the largest.
   int64_t token_bytes() const;
 

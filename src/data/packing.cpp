@@ -48,6 +48,17 @@ class StreamPacking : public Packing {
     return {{first, first + options_.seq_len + 1}};
   }
 
+  std::vector<Slice> pieces(int64_t row) const override {
+    const int64_t first = begin_of(row), end = first + options_.seq_len;
+    std::vector<Slice> pieces;
+    for (int64_t document = dataset_.document_at(first); document < dataset_.documents() && dataset_.document_begin(document) < end;
+         ++document) {
+      const Slice piece{std::max(dataset_.document_begin(document), first), std::min(dataset_.document_begin(document + 1), end)};
+      if (piece.begin < piece.end) pieces.push_back(piece);
+    }
+    return pieces;
+  }
+
  private:
   int64_t unit_tokens() const { return std::max(options_.unit_tokens, options_.seq_len); }
   int64_t begin_of(int64_t row) const { return slice_.begin + row / unit_rows() * unit_tokens() + row % unit_rows() * options_.seq_len; }
@@ -107,6 +118,12 @@ class BestFitPacking : public Packing {
       else reads.push_back(read);
     }
     return reads;
+  }
+
+  std::vector<Slice> pieces(int64_t row) const override {
+    std::vector<Slice> pieces;
+    for (const Piece& piece : pieces_in(row)) pieces.push_back({piece.begin, piece.begin + piece.length});
+    return pieces;
   }
 
  private:

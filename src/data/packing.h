@@ -50,6 +50,8 @@ class Packing {
   virtual void fill(int64_t row, const Row& out) const = 0;
   /// The tokens of the dataset that fill() reads for a row, in the order in which it does; neighbouring or overlapping ones are one.
   virtual std::vector<Slice> reads(int64_t row) const = 0;
+  /// What stands in the row, in its order: runs of tokens of one document each. What is left of the row is padding.
+  virtual std::vector<Slice> pieces(int64_t row) const = 0;
 };
 
 /// Version of the rows that a packing makes of the same tokens: a checkpoint of another one cannot be resumed in the middle of a phase.

@@ -163,8 +163,7 @@ TEST(Packings, units_hold_the_same_tokens_whatever_the_length_of_a_row) {
       for (int64_t row = 0; row < packing->rows(); ++row) {
         auto& unit = of_length[static_cast<size_t>(row / packing->unit_rows())];
         const Filled filled = fill(*packing, row, seq_len);
-        for (const int32_t id : filled.inputs)
-          EXPECT_TRUE(id < 0 || unit.insert(id).second) << "twice in a unit";
+        for (const int32_t id : filled.inputs) EXPECT_TRUE(id < 0 || unit.insert(id).second) << "twice in a unit";
       }
     }
     ASSERT_EQ(units[0].size(), units[2].size()) << name;
@@ -204,6 +203,28 @@ TEST(Packings, reads_are_the_tokens_that_come_out) {
   }
 }
 
+TEST(Packing, pieces_are_what_stands_in_a_row) {
+  const TemporaryFolder folder;
+  const IndexedDataset dataset(counting_dataset(folder, "d", random_lengths(300, 40)));
+  for (const char* name : {"stream", "best_fit"}) {
+    const auto packing = make_packing(name, dataset, {7, dataset.tokens()}, {.seq_len = 24, .pad_id = -7});
+    for (int64_t row = 0; row < packing->rows(); ++row) {
+      const Filled filled = fill(*packing, row, 24);
+      size_t at = 0;
+      for (const Slice& piece : packing->pieces(row)) {
+        EXPECT_EQ(dataset.document_at(piece.begin), dataset.document_at(piece.end - 1));
+        const auto start = static_cast<int32_t>(at);
+        for (int64_t token = piece.begin; token < piece.end; ++token, ++at) {
+          ASSERT_LT(at, 24U);
+          EXPECT_EQ(filled.inputs[at], token) << name << " row " << row;
+          EXPECT_EQ(filled.starts[at], start);
+        }
+      }
+      for (; at < 24; ++at) EXPECT_EQ(filled.inputs[at], -7) << name << " row " << row;
+    }
+  }
+}
+
 // Whatever the packing: a target is the next token where that is of the same document and learned, and nothing else.
 TEST(Packing, what_a_mask_leaves_out_is_no_target) {
   const TemporaryFolder folder;
@@ -231,7 +252,8 @@ TEST(Packing, what_a_mask_leaves_out_is_no_target) {
         EXPECT_TRUE(learned[static_cast<size_t>(filled.targets[i])]) << filled.targets[i];
       }
       for (size_t i = 0; i + 1 < 40; ++i)
-        if (filled.starts[i] == filled.starts[i + 1] && filled.inputs[i + 1] == filled.inputs[i] + 1 && learned[static_cast<size_t>(filled.inputs[i + 1])]) {
+        if (filled.starts[i] == filled.starts[i + 1] && filled.inputs[i + 1] == filled.inputs[i] + 1 &&
+            learned[static_cast<size_t>(filled.inputs[i + 1])]) {
           EXPECT_EQ(filled.targets[i], filled.inputs[i + 1]) << name;
         }
     }

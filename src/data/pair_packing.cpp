@@ -71,6 +71,15 @@ class PairPacking : public Packing {
     return reads;
   }
 
+  std::vector<Slice> pieces(int64_t row) const override {
+    std::vector<Slice> pieces;
+    for (const int64_t pair : pairs_of(row))
+      for (int64_t document = 2 * pair; document < 2 * pair + 2; ++document)
+        if (dataset_.document_tokens(document) > 0)
+          pieces.push_back({dataset_.document_begin(document), dataset_.document_begin(document + 1)});
+    return pieces;
+  }
+
  private:
   std::span<const int64_t> pairs_of(int64_t row) const {
     const int64_t begin = row == 0 ? 0 : row_ends_[static_cast<size_t>(row - 1)];
