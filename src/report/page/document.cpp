@@ -47,8 +47,8 @@ std::string main_of(std::string_view title, std::string_view written, std::strin
       escape(title), escape(written), body);
 }
 
-std::string document(std::string_view title, std::string_view written, std::string_view body) {
-  return whole(title, "", "", main_of(title, written, body), "");
+std::string document(std::string_view title, std::string_view written, std::string_view body, std::string_view script) {
+  return whole(title, "", "", main_of(title, written, body), script.empty() ? "" : fmt::format("<script>{}</script>\n", script));
 }
 
 std::string live_document(std::string_view title, std::string_view main, std::string_view tag) {

@@ -15,8 +15,8 @@ struct Content {
   std::string title, body;
 };
 
-/// A whole HTML file. `written` is the time that the page shows as its own, as text.
-std::string document(std::string_view title, std::string_view written, std::string_view body);
+/// A whole HTML file. `written` is the time that the page shows as its own, as text; `script`: what it runs besides that of plots.
+std::string document(std::string_view title, std::string_view written, std::string_view body, std::string_view script = {});
 
 /// What stands in the <main> of that file.
 std::string main_of(std::string_view title, std::string_view written, std::string_view body);
