@@ -2,7 +2,9 @@
 // to load.
 #include <iostream>
 
+#include "base/error.h"
 #include "base/files.h"
+#include "cli/data_inspect.h"
 #include "cli/verb.h"
 #include "data/commands.h"
 #include "data/export_tokenizer.h"
@@ -100,10 +102,15 @@ void add_diff(Flags& flags) {
 void add_inspect(Flags& flags) {
   const auto values = std::make_shared<data::InspectCommand>();
   auto& o = *values;
-  auto& verb = flags.verb("data", "inspect", "what a .bin/.idx pair holds", values);
-  verb.add_option("inputs", o.path, "prefix of the .bin and .idx files")->required();
+  auto& verb = flags.verb("data", "inspect", "what a .bin/.idx pair holds, or what a run is fed with", values);
+  verb.add_option("inputs", o.path, "prefix of the .bin and .idx files; or --config");
   verb.add_option("--tokenizer", o.tokenizer, "show documents as text, and check that the ids fit");
-  verb.add_option("--samples", o.samples, "how many documents to show")->check(kNotNegative);
+  verb.add_option("--samples", o.samples, "how many documents to show (default 3; 8 on a page, or so many samples of each phase of a run)")
+      ->check(kNotNegative);
+  verb.add_option("-o,--output", o.output,
+                  "write a page (.html) with texts token by token, lengths, the vocabulary and copies; --json then has its numbers");
+  verb.add_option("--config", o.config, "configuration (TOML) of a run: its sources and first samples, in place of a prefix");
+  add_set(verb, o.set, "key=value over the configuration of --config");
 }
 
 void add_export_tokenizer(Flags& flags) {
@@ -147,13 +154,24 @@ int train_tokenizer(data::TrainTokenizerCommand command) {
   }
 }
 
+int inspect(const data::InspectCommand& command) {
+  if (command.path.empty() == command.config.empty())
+    throw base::UsageError("name the prefix of a .bin/.idx pair, or a configuration with --config, and not both");
+  if (command.config.empty() && !command.set.empty()) throw base::UsageError("--set goes with --config");
+  if (!command.output.empty() && !command.output.ends_with(".html"))
+    throw base::UsageError("-o {}: a page has a name that ends in .html", command.output);
+  if (command.config.empty() && command.output.empty()) return data::run_data_inspect(command, std::cout);
+  if (command.output.empty() && !command.json) throw base::UsageError("--config goes with -o PAGE.html or --json");
+  return inspect_as_page(command);
+}
+
 int run_here(const Call& call) {
   if (call.action == "train-tokenizer") return train_tokenizer(command_of<data::TrainTokenizerCommand>(call));
   if (call.action == "tokenize") return data::run_data_tokenize(command_of<data::TokenizeCommand>(call), std::cout);
   if (call.action == "process") return data::run_data_process(command_of<data::ProcessCommand>(call), std::cout);
   if (call.action == "train-classifier") return data::run_data_train_classifier(command_of<data::TrainClassifierCommand>(call), std::cout);
   if (call.action == "diff") return data::run_data_diff(command_of<data::DiffCommand>(call), std::cout);
-  if (call.action == "inspect") return data::run_data_inspect(command_of<data::InspectCommand>(call), std::cout);
+  if (call.action == "inspect") return inspect(command_of<data::InspectCommand>(call));
   return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
 }
 
@@ -176,6 +194,8 @@ int run_data(const Call& call) {
 #ifdef INGOT_COMPUTES
   return run_here(call);
 #else
+  // The library reads the configuration of a run.
+  if (call.action == "inspect" && !call.options<data::InspectCommand>().config.empty()) return run_in_library(call);
   static const UrlsOfTheLibrary urls;
   data::set_remote_files(urls);
   try {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,12 +52,15 @@ struct TokenizeCommand {
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out);
 
 struct InspectCommand {
-  std::string path;       // PREFIX, or either of its files
-  std::string tokenizer;  // --tokenizer PATH: shows text, and checks that the ids fit
-  int64_t samples = 3;    // --samples N: documents whose beginning is shown
-  bool json = false;      // --json
+  std::string path;                  // PREFIX, or either of its files
+  std::string tokenizer{};           // --tokenizer PATH: shows text, and checks that the ids fit
+  std::optional<int64_t> samples{};  // --samples N: documents that are shown; 3 of which the beginning is, unless said
+  std::string output{};              // -o, --output PAGE.html: cli/data_inspect.h
+  std::string config{};              // --config RUN.toml, in place of a path: the same
+  std::vector<std::string> set{};    // --set key=value, over it
+  bool json = false;                 // --json
 };
-/// Status 3 when ids lie outside the tokenizer's vocabulary.
+/// In text, of `path`. Status 3 when ids lie outside the tokenizer's vocabulary.
 int run_data_inspect(const InspectCommand& command, std::ostream& out);
 
 struct ProcessCommand {

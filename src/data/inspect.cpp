@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kSampleTokens = 64;
+constexpr int64_t kShownDocuments = 3, kSampleTokens = 64;
 constexpr int64_t kScanTokens = int64_t{1} << 18;
 
 struct LengthBin {
@@ -116,7 +116,7 @@ int run_data_inspect(const InspectCommand& command, std::ostream& out) {
 
   Json json = as_json(dataset, facts);
   if (!command.json) print_facts(dataset, facts, out);
-  const int64_t samples = std::clamp<int64_t>(command.samples, 0, dataset.documents());
+  const int64_t samples = std::clamp<int64_t>(command.samples.value_or(kShownDocuments), 0, dataset.documents());
   if (samples > 0) json["samples"] = Json::array();
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t document = i * dataset.documents() / samples;
