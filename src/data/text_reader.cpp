@@ -236,8 +236,11 @@ void TextReader::open_next_file() {
   fill();
 }
 
-// Reads one more block's worth.
-void TextReader::fill() { at_end_ = !file_->read(pending_, static_cast<size_t>(options_.block_bytes)); }
+// Reads one more block's worth, of a line without an end as much again: it is looked through a few times, not once for each block.
+void TextReader::fill() {
+  const auto bytes = std::max(options_.block_bytes, std::min(static_cast<int64_t>(pending_.size()), kMaxPendingBytes / 2));
+  at_end_ = !file_->read(pending_, static_cast<size_t>(bytes));
+}
 
 // Where the pending bytes may be cut: 0 when more must be read first. `inside_document` says that the cut divides one.
 size_t TextReader::cut(bool& inside_document) const {

@@ -51,7 +51,7 @@ std::optional<std::string> template_in(const Json& config) {
   if (found->is_string()) return found->get<std::string>();
   if (found->is_array())
     for (const auto& one : *found)
-      if (one.is_object() && one.value("name", "") == "default" && one.contains("template") && one.at("template").is_string())
+      if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template") && one.at("template").is_string())
         return one.at("template").get<std::string>();
   return std::nullopt;
 }

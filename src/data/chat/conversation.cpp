@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "data/process/text_parts.h"
 
 namespace ingot::data::chat {
 namespace {
@@ -24,8 +25,8 @@ Json messages_of(Json& line) {
                                                             {"assistant", "assistant"}, {"system", "system"}, {"tool", "tool"}};
   Json messages = Json::array();
   for (const auto& turn : *found) {
-    const auto from = turn.is_object() ? turn.value("from", "") : "";
-    const auto role = kRoles.find(from);
+    const bool has_from = turn.is_object() && turn.contains("from") && turn.at("from").is_string();
+    const auto role = has_from ? kRoles.find(turn.at("from").get<std::string>()) : kRoles.end();
     if (role == kRoles.end() || !turn.contains("value"))
       throw DataError("a turn of \"conversations\" needs \"from\" (human, gpt, system or tool) and \"value\"");
     messages.push_back({{"role", role->second}, {"content", turn.at("value")}});
@@ -35,6 +36,7 @@ Json messages_of(Json& line) {
 }
 
 Json parse_line(std::string_view text) {
+  if (process::is_nested_too_deeply(text)) throw DataError("it is nested deeper than 200 values");
   auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) throw DataError("it is not a JSON object");
   return line;

@@ -110,7 +110,7 @@ void Classifier::save(const base::fs::path& path) const {
 
 Classifier Classifier::load(const base::fs::path& path) {
   constexpr size_t kBytes = sizeof kMagic + (kFeatures + 1) * sizeof(float);
-  const auto content = base::read_file(path);
+  const auto content = base::read_file(path, static_cast<int64_t>(kBytes + sizeof(uint64_t)));
   if (content.size() < sizeof kMagic || std::memcmp(content.data(), kMagic, sizeof kMagic) != 0)
     throw base::DataError("{} is no classifier: make one with 'ingot data train-classifier'", path.string());
   uint64_t digest = 0;

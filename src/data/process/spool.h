@@ -12,6 +12,7 @@ namespace ingot::data::process {
 
 /// Documents behind one another, compressed with zstd. Any thread.
 std::string packed(const std::vector<Document>& documents);
+/// Throws DataError for a damaged block.
 std::vector<Document> unpacked(const std::string& block);
 
 /// One zstd frame of a text. Any thread.
@@ -32,14 +33,14 @@ class SpoolWriter {
 class SpoolReader {
  public:
   explicit SpoolReader(const base::fs::path& path);
-  /// False at the end.
+  /// False at the end. Throws FileError for a file that is cut short.
   bool next(std::string& block, int64_t& documents);
   int64_t bytes() const { return bytes_; }
 
  private:
   base::fs::path path_;
   std::ifstream file_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, left_ = 0;  // left: not read yet
 };
 
 }  // namespace ingot::data::process
