@@ -1,7 +1,7 @@
 // Tokens under the pointer, a finger or the arrow keys: what the chosen one is stands in the line below them.
 (() => {
 'use strict';
-for (const box of document.querySelectorAll('.tokens')) {
+for (const box of document.querySelectorAll('div.tokens')) {
   const tokens = [...box.querySelectorAll('span[title]')], line = box.nextElementSibling;
   let at = -1;
   const choose = i => {
