@@ -63,6 +63,20 @@ TEST(PairPacking, keeps_each_pair_whole_in_one_row_with_what_the_reference_says_
   EXPECT_EQ(seen, (std::multiset<int>{0, 2, 4, 6, 10}));
 }
 
+TEST(PairPacking, pieces_are_the_answers_of_a_row) {
+  const TemporaryFolder folder;
+  const Loader loader(config_of(scored_dataset(folder, {3, 2, 4, 4, 2, 1}), 12), Split::train);
+  for (int64_t sample = 0; sample < 2; ++sample) {
+    const auto batch = loader.batch(sample, 1);
+    size_t at = 0;
+    const auto origin = loader.origin(sample);
+    EXPECT_GE(origin.pieces.size(), 2U);
+    for (const Slice& piece : origin.pieces)
+      for (int64_t token = piece.begin; token < piece.end; ++token) EXPECT_EQ(batch.inputs[at++], token);
+    for (; at < 12; ++at) EXPECT_EQ(batch.pair_starts[at], -1);
+  }
+}
+
 TEST(PairPacking, says_what_is_missing) {
   const TemporaryFolder folder;
   const auto unscored = counting_dataset(folder, "unscored", {3, 2});

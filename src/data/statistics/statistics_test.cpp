@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "data/statistics/inspection.h"
 #include "data/statistics/packed.h"
 #include "data/statistics/shown.h"
 #include "data/test_support.h"
@@ -232,6 +233,32 @@ TEST(ShownTokens, a_sample_says_what_its_tokens_belong_to) {
   const auto cut = shown_sample(loader, config, 0, 2);
   EXPECT_EQ(cut.ids.size(), 2U);
   EXPECT_EQ(cut.tokens, 4);
+}
+
+TEST(Inspection, of_a_run_has_each_dataset_once_and_the_samples_of_each_phase) {
+  const TemporaryFolder folder;
+  auto first = config_of(folder, "stream"), second = first;
+  second.sources.pop_back();
+  second.seq_len = 2;
+  const auto run = inspect_run("run.toml", {{"short", first, {}, 12}, {"long", second, {}, 1}}, nullptr, {.samples = 2, .statistics = {}});
+  EXPECT_EQ(run.statistics.datasets.size(), 2U);
+  ASSERT_EQ(run.phases.size(), 2U);
+  EXPECT_EQ(run.phases[1].sources.size(), 1U);
+  EXPECT_EQ(run.phases[1].seq_len, 2);
+  ASSERT_EQ(run.shown.size(), 3U) << "the second phase draws one sample";
+  EXPECT_EQ(run.shown[2].title, "Phase long, Sample 0");
+  EXPECT_EQ(run.shown[2].ids.size(), 2U);
+  EXPECT_TRUE(run.remarks.empty());
+}
+
+TEST(Inspection, says_at_what_a_run_would_end) {
+  const TemporaryFolder folder;
+  const auto config = config_of(folder, "stream");
+  const auto run = inspect_run("run.toml", {{"main", config, {.vocab_size = 5}, 12}}, nullptr, {.statistics = {.vocab_size = 5}});
+  ASSERT_EQ(run.remarks.size(), 1U);
+  EXPECT_THAT(run.remarks[0], ::testing::HasSubstr("the model's vocabulary ends at 4"));
+  EXPECT_EQ(run.statistics.vocabulary.outside, 20);
+  EXPECT_EQ(run.phases[0].sources[0].rows, 3) << "all else is there";
 }
 
 TEST(ShownTokens, a_document_is_shown_from_its_beginning_with_its_mask) {

@@ -78,6 +78,18 @@ std::string headline(const Inspection& inspection, const Totals& all) {
   return out;
 }
 
+std::string datasets_of(const Inspection& inspection) {
+  int64_t decoded = 0;
+  for (const auto& dataset : inspection.statistics.datasets) decoded += dataset.decoded_tokens;
+  std::string out = dataset_table(inspection);
+  if (decoded > 0)
+    out += paragraph(fmt::format("Bytes a token are those of the text, without special tokens, of {} tokens at the beginnings of documents "
+                                 "that lie evenly over the data.",
+                                 grouped(decoded)),
+                     "notes");
+  return out;
+}
+
 std::string phases_of(const Inspection& inspection) {
   std::string out;
   for (const auto& phase : inspection.phases) {
@@ -118,7 +130,7 @@ std::string texts_of(const Inspection& inspection, const data::Tokenizer* tokeni
 std::string make_data_page(const Inspection& inspection, const data::Tokenizer* tokenizer, std::string_view written) {
   const auto& vocabulary = inspection.statistics.vocabulary;
   const auto all = totals_of(inspection.statistics);
-  std::string body = headline(inspection, all) + dataset_table(inspection);
+  std::string body = headline(inspection, all) + datasets_of(inspection);
   body += section("What the run draws", phases_of(inspection));
   body += section(inspection.phases.empty() ? "Documents" : "First samples of the run", texts_of(inspection, tokenizer));
   body += section("Lengths", "<div class=\"plots\">\n" + length_plot(inspection) + "</div>\n" + length_table(inspection));

@@ -125,6 +125,7 @@ TEST(DataPage, says_what_the_numbers_say) {
   EXPECT_THAT(markup, HasSubstr("3 of 4 ids of the vocabulary occur, 1 never."));
   EXPECT_THAT(markup, HasSubstr("1 documents (33.3 %) are copies of one before, token for token; they hold 37.5 % of the tokens."));
   EXPECT_THAT(markup, HasSubstr("<td>0.6250</td>")) << "bytes a token";
+  EXPECT_THAT(markup, HasSubstr("without special tokens, of 8 tokens"));
   EXPECT_THAT(markup, HasSubstr("<span class=\"text\">ab&lt;eos&gt;</span>"));
   EXPECT_THAT(markup, HasSubstr("1 ids that never occur"));
   EXPECT_THAT(markup, Not(HasSubstr("sample")));
