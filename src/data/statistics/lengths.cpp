@@ -25,16 +25,17 @@ int64_t last_of_cell(size_t cell) {
   return ((number - kCellsPerOctave * shift + 1) << shift) - 1;
 }
 
-// Of two halves an octave.
+// Where the second half of an octave begins: at 181/128 of its first length, the square root of two, which is where a cell begins.
+int64_t middle_of(int octave) { return (int64_t{1} << octave) + ((int64_t{53} << octave) + 127) / 128; }
+
 size_t bin_of(int64_t tokens) {
   const int octave = octave_of(tokens);
-  return octave == 0 ? 0 : static_cast<size_t>(2 * octave - 1 + (tokens >> (octave - 1) & 1));
+  return octave == 0 ? 0 : static_cast<size_t>(2 * octave - (tokens < middle_of(octave) ? 1 : 0));
 }
 
 int64_t first_of_bin(size_t bin) {
-  if (bin == 0) return 1;
-  const auto octave = (bin + 1) / 2;
-  return (bin % 2 == 1 ? int64_t{2} : int64_t{3}) << (octave - 1);
+  const auto octave = static_cast<int>((bin + 1) / 2);
+  return bin == 0 || bin % 2 == 1 ? int64_t{1} << octave : middle_of(octave);
 }
 
 }  // namespace

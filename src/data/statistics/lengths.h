@@ -23,7 +23,7 @@ class LengthCounts {
     int64_t from = 0, to = 0;  // tokens, inclusive
     int64_t documents = 0, tokens = 0;
   };
-  /// From 1 token to the longest, two bins to each power of two; empty documents are in none.
+  /// From 1 token to the longest, two bins to each power of two, equally wide on a logarithmic axis; empty documents are in none.
   std::vector<Bin> bins() const;
 
  private:
