@@ -6,22 +6,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/dataset_files.h"
 
 namespace ingot::data {
 namespace {
 
 using base::DataError;
-
-constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
-constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
-constexpr std::string_view kMaskMagic = "INGOTMSK";
-
-template <class T>
-T load(const std::byte* base, int64_t index) {
-  T value;
-  std::memcpy(&value, base + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
+using namespace dataset_files;
 
 bool is_token_type(uint8_t code) { return (code >= 1 && code <= 5) || code == 8; }
 
@@ -59,7 +50,7 @@ bool widen(TokenType type, const std::byte* from, std::span<int32_t> out) {
 
 // By the first bytes of an index.
 TokenType token_type_of(const fs::path& prefix, std::span<const std::byte> header) {
-  if (static_cast<int64_t>(header.size()) < kHeaderBytes || std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0)
+  if (static_cast<int64_t>(header.size()) < kIndexHeaderBytes || std::memcmp(header.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
     throw DataError("{}.idx is not a Megatron index (it does not begin with MMIDIDX): make one with 'ingot data tokenize'",
                     prefix.string());
   if (const auto version = load<uint64_t>(header.data() + 9, 0); version != 1)
@@ -118,7 +109,7 @@ int64_t tokens_in(const fs::path& path) {
     return base::MappedFile(bin).size_bytes() / size_bytes(type);
   }
   const auto remote = remote_files().open(index);
-  std::vector<std::byte> header(static_cast<size_t>(std::min(remote->size_bytes(), kHeaderBytes)));
+  std::vector<std::byte> header(static_cast<size_t>(std::min(remote->size_bytes(), kIndexHeaderBytes)));
   remote->read_at(0, header.data(), static_cast<int64_t>(header.size()));
   const auto type = token_type_of(prefix, header);
   return remote_files().open(bin)->size_bytes() / size_bytes(type);
@@ -141,7 +132,7 @@ IndexedDataset::IndexedDataset(const fs::path& path, const CacheOptions& cache)
   const std::byte* at = index_.data();
   type_ = token_type_of(prefix_, index_.bytes());
   const auto sequences = load<uint64_t>(at + 18, 0), entries = load<uint64_t>(at + 26, 0);
-  const auto payload = static_cast<uint64_t>(index_.size_bytes() - kHeaderBytes);
+  const auto payload = static_cast<uint64_t>(index_.size_bytes() - kIndexHeaderBytes);
   if (sequences > payload / 12 || entries > (payload - 12 * sequences) / 8)
     throw broken(prefix_, "{} sequences and {} document entries need more than its {} bytes", sequences, entries, index_.size_bytes());
   // Multimodal writers append one mode byte per sequence; they do not matter to text.
@@ -150,7 +141,7 @@ IndexedDataset::IndexedDataset(const fs::path& path, const CacheOptions& cache)
   if (entries == 0) throw broken(prefix_, "it has no document entries");
   sequences_ = static_cast<int64_t>(sequences);
   documents_ = static_cast<int64_t>(entries) - 1;
-  lengths_ = at + kHeaderBytes;
+  lengths_ = at + kIndexHeaderBytes;
   pointers_ = lengths_ + 4 * sequences_;
   doc_index_ = pointers_ + 8 * sequences_;
   tokens_ = tokens_bytes() / data::size_bytes(type_);
@@ -240,16 +231,7 @@ void IndexedDataset::read_targets(int64_t first, std::span<int32_t> out) const {
 
 namespace {
 
-fs::path aside(const fs::path& prefix, std::string_view suffix) { return prefix.string() + std::string(suffix) + ".tmp"; }
-
-constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr int64_t kMaxSequenceTokens = int64_t{1} << 30;  // lengths are int32: a longer document becomes several sequences
-
-void rename_or_throw(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::rename(from, to, error);
-  if (error) throw base::FileError("cannot rename {} to {}: {}", from.string(), to.string(), error.message());
-}
 
 template <class Stored>
 void narrow(std::span<const int32_t> tokens, std::string& out) {
@@ -275,28 +257,8 @@ int64_t largest_id(TokenType type) {
 
 }  // namespace
 
-struct IndexedDatasetWriter::BufferedFile {
-  explicit BufferedFile(const fs::path& path) : file(path) {}
-  template <class T>
-  void put(T value) {
-    pending.append(reinterpret_cast<const char*>(&value), sizeof(T));
-    if (pending.size() >= kFlushBytes) flush();
-  }
-  void put(std::string_view text) {
-    pending.append(text);
-    if (pending.size() >= kFlushBytes) flush();
-  }
-  void flush() {
-    file.write(pending);
-    pending.clear();
-  }
-  void close() {
-    flush();
-    file.sync();
-    file.close();
-  }
-  base::OutputFile file;
-  std::string pending;
+struct IndexedDatasetWriter::BufferedFile : dataset_files::BufferedFile {
+  using dataset_files::BufferedFile::BufferedFile;
 };
 
 IndexedDatasetWriter::IndexedDatasetWriter(const fs::path& prefix, TokenType type) : prefix_(dataset_prefix(prefix)), type_(type) {
@@ -353,7 +315,7 @@ void IndexedDatasetWriter::append(std::span<const int32_t> tokens, bool learned)
     sequence_tokens_ += static_cast<int64_t>(part.size());
     tokens_ += static_cast<int64_t>(part.size());
     if (sequence_tokens_ == kMaxSequenceTokens) end_sequence();
-    if (bin_->pending.size() >= kFlushBytes) bin_->flush();
+    bin_->flush_if_full();
     tokens = tokens.subspan(part.size());
   }
 }
@@ -373,44 +335,17 @@ void IndexedDatasetWriter::end_document() {
 void IndexedDatasetWriter::finish() {
   if (finished_) return;
   if (sequence_tokens_ > 0) end_document();
-  bin_->close();
+  bin_->close_durably();
   lengths_->close();
   doc_index_->close();
   if (mask_ && tokens_ % 8 != 0) mask_->put(mask_byte_);
-  if (mask_) mask_->close();
+  if (mask_) mask_->close_durably();
   write_index();
-  const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
-  // A crash between the two renames must not leave a new .bin beside an old .idx.
-  std::error_code ignored;
-  fs::remove(prefix_.string() + ".idx", ignored);
-  base::sync_directory(folder);
-  rename_or_throw(aside(prefix_, ".bin"), prefix_.string() + ".bin");
-  if (mask_) rename_or_throw(aside(prefix_, ".mask"), prefix_.string() + ".mask");
-  else fs::remove(prefix_.string() + ".mask", ignored);
-  rename_or_throw(aside(prefix_, ".idx"), prefix_.string() + ".idx");
+  publish(prefix_, ".tmp", mask_ != nullptr, prefix_);
   remove_side_files();
-  base::sync_directory(folder);
   finished_ = true;
 }
 
-void IndexedDatasetWriter::write_index() {
-  BufferedFile out(aside(prefix_, ".idx"));
-  out.put(kMagic);
-  out.put(uint64_t{1});
-  out.put(static_cast<uint8_t>(type_));
-  out.put(static_cast<uint64_t>(sequences_));
-  out.put(static_cast<uint64_t>(documents_ + 1));
-  out.flush();
-  const base::MappedFile lengths(aside(prefix_, ".lengths")), doc_index(aside(prefix_, ".documents"));
-  out.file.write(lengths.data(), lengths.size_bytes());
-  int64_t pointer = 0;
-  for (int64_t s = 0; s < sequences_; ++s) {
-    out.put(pointer);
-    pointer += load<int32_t>(lengths.data(), s) * size_bytes(type_);
-  }
-  out.flush();
-  out.file.write(doc_index.data(), doc_index.size_bytes());
-  out.close();
-}
+void IndexedDatasetWriter::write_index() { dataset_files::write_index(prefix_, type_, sequences_, documents_); }
 
 }  // namespace ingot::data
