@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <future>
+#include <limits>
 
 #include "base/error.h"
 #include "data/remote/files.h"
@@ -58,17 +59,25 @@ class Raw : public ByteStream {
 
 class FileBytes : public Raw {
  public:
-  explicit FileBytes(const base::fs::path& path) : Raw(path.string()), file_(std::fopen(path.c_str(), "rb")) {
+  explicit FileBytes(const FileRange& range)
+      : Raw(range.path.string()),
+        file_(std::fopen(range.path.c_str(), "rb")),
+        left_bytes_(range.end < 0 ? std::numeric_limits<int64_t>::max() : range.end - range.begin) {
     if (!file_) throw base::FileError("cannot open {}: {}", name(), std::strerror(errno));
+    if (range.begin > 0 && ::fseeko(file_.get(), range.begin, SEEK_SET) != 0)
+      throw base::FileError("cannot read {} from byte {} on: {}", name(), range.begin, std::strerror(errno));
   }
 
  private:
   size_t fetch(char* to, size_t bytes) override {
+    bytes = std::min(bytes, static_cast<size_t>(left_bytes_));
     const size_t got = std::fread(to, 1, bytes, file_.get());
     if (got < bytes && std::ferror(file_.get())) throw base::FileError("cannot read {}: {}", name(), std::strerror(errno));
+    left_bytes_ -= static_cast<int64_t>(got);
     return got;
   }
   std::unique_ptr<FILE, CloseFile> file_;
+  int64_t left_bytes_;
 };
 
 // The next piece is on its way while one is handed out.
@@ -245,12 +254,20 @@ std::unique_ptr<Decoder> decoder_for(const std::string& head) {
 
 }  // namespace
 
-std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) {
+std::unique_ptr<ByteStream> open_bytes(const FileRange& range) {
+  if (range.begin > 0) return std::make_unique<FileBytes>(range);
+  const auto name = range.path.string();
   std::unique_ptr<Raw> file;
-  if (is_url(path.string())) file = std::make_unique<ObjectBytes>(path.string(), remote_files().open(path.string()));
-  else file = std::make_unique<FileBytes>(path);
+  if (is_url(name)) file = std::make_unique<ObjectBytes>(name, remote_files().open(name));
+  else file = std::make_unique<FileBytes>(range);
   if (auto decoder = decoder_for(file->head())) return std::make_unique<Unpacked>(std::move(file), std::move(decoder));
   return file;
+}
+
+bool is_plain_file(const base::fs::path& path) {
+  if (is_url(path.string()) || !base::fs::is_regular_file(path)) return false;
+  const auto head = FileBytes(FileRange{path}).head();
+  return !decoder_for(head) && !head.starts_with("PAR1");
 }
 
 int64_t readable_bytes(const base::fs::path& path) {

@@ -12,6 +12,12 @@
 
 namespace ingot::data {
 
+/// Bytes [begin, end) of a file; end = -1: to its end. Only files of which is_plain_file() is true are cut.
+struct FileRange {
+  base::fs::path path;
+  int64_t begin = 0, end = -1;
+};
+
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
@@ -24,7 +30,11 @@ class ByteStream {
 };
 
 /// Known by the beginning. Throws FileError. Objects are read ahead, and what fails on the way is tried again (object_store/client.h).
-std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path);
+std::unique_ptr<ByteStream> open_bytes(const FileRange& range);
+inline std::unique_ptr<ByteStream> open_bytes(const base::fs::path& path) { return open_bytes(FileRange{path}); }
+
+/// A file of this machine, neither compressed nor Parquet: its bytes are text as they lie there. Throws FileError.
+bool is_plain_file(const base::fs::path& path);
 
 /// Bytes of a file or object that can be read; 0 of a pipe. Throws FileError for what is not there, is a folder or is not readable.
 int64_t readable_bytes(const base::fs::path& path);

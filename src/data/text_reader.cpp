@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/byte_stream.h"
 #include "data/utf8.h"
 
 namespace ingot::data {
@@ -213,32 +212,68 @@ DocumentSplit parse_document_split(const std::string& name) {
   throw base::UsageError("'{}' is no way to split text: choose document-per-file, line or paragraph", name);
 }
 
-TextReader::TextReader(std::vector<fs::path> files, TextOptions options) : files_(std::move(files)), options_(std::move(options)) {
-  if (files_.empty()) throw base::UsageError("no input file was named");
-  for (const auto& path : files_) total_bytes_ += readable_bytes(path);
+TextReader::TextReader(std::vector<fs::path> files, TextOptions options) : options_(std::move(options)) {
+  if (files.empty()) throw base::UsageError("no input file was named");
+  for (auto& path : files) {
+    total_bytes_ += readable_bytes(path);
+    files_.push_back({std::move(path)});
+  }
 }
+
+TextReader::TextReader(std::vector<FileRange> ranges, TextOptions options) : files_(std::move(ranges)), options_(std::move(options)) {}
 
 TextReader::~TextReader() = default;
 
-std::string TextBlock::where(int64_t line) const { return fmt::format("{}{}{}", file, has_rows ? ": row " : ":", line); }
+std::string TextBlock::where(int64_t line) const {
+  if (!is_of_range) return fmt::format("{}{}{}", file, has_rows ? ": row " : ":", line);
+  size_t at = 0;
+  for (int64_t l = first_line; l < line; ++l) at = bytes.find('\n', at) + 1;
+  return fmt::format("{}, byte {}", file, begin + static_cast<int64_t>(at));
+}
+
+bool is_json_lines(const fs::path& path, TextFormat format) {
+  if (format != TextFormat::automatic) return format == TextFormat::jsonl;
+  const auto extension = name_when_unpacked(path).extension();
+  return extension == ".jsonl" || extension == ".json" || extension == ".ndjson";
+}
+
+int64_t document_boundary(const fs::path& path, int64_t nominal, bool by_paragraph) {
+  if (nominal == 0) return 0;
+  int64_t at = nominal;
+  const auto bytes = open_bytes(FileRange{path, at, -1});
+  std::string chunk;
+  bool is_blank_so_far = false;  // the present line, whose beginning is not known at first
+  do {
+    chunk.resize(size_t{64} << 10);
+    chunk.resize(bytes->read(chunk.data(), chunk.size()));
+    for (Lines lines{chunk, 0, {}}; lines.next();) {
+      at += static_cast<int64_t>(lines.line.size());
+      is_blank_so_far = is_blank_so_far && is_blank(without_newline(lines.line));
+      if (!lines.line.ends_with('\n')) continue;
+      if (!by_paragraph || is_blank_so_far) return at;
+      is_blank_so_far = true;
+    }
+  } while (!chunk.empty());
+  return at;
+}
 
 void TextReader::open_next_file() {
-  const fs::path& path = files_[next_file_++];
-  name_ = path.string();
-  file_ = open_text_source(path, options_.whole_lines ? "" : options_.field);
-  const auto extension = name_when_unpacked(path).extension();
-  jsonl_ = file_->has_rows() || options_.format == TextFormat::jsonl ||
-           (options_.format == TextFormat::automatic && (extension == ".jsonl" || extension == ".json" || extension == ".ndjson"));
+  const auto& range = files_[next_file_++];
+  name_ = range.path.string();
+  file_ = open_text_source(range, options_.whole_lines ? "" : options_.field);
+  jsonl_ = file_->has_rows() || is_json_lines(range.path, options_.format);
   pending_.clear();
   at_end_ = continues_ = false;
   line_ = 1;
   reported_bytes_ = 0;
-  fill();
+  at_byte_ = range.begin;
+  fill(options_.block_bytes - range.begin % options_.block_bytes);
 }
 
-// Reads one more block's worth, of a line without an end as much again: it is looked through a few times, not once for each block.
-void TextReader::fill() {
-  const auto bytes = std::max(options_.block_bytes, std::min(static_cast<int64_t>(pending_.size()), kMaxPendingBytes / 2));
+// Reads one more block's worth; reads end at the same places of a file wherever they began. Of a line of JSON without an end as much again as
+// there is: it is looked through a few times, not once for each block.
+void TextReader::fill(int64_t bytes) {
+  if (jsonl_) bytes = std::max(bytes, std::min(static_cast<int64_t>(pending_.size()), kMaxPendingBytes / 2));
   at_end_ = !file_->read(pending_, static_cast<size_t>(bytes));
 }
 
@@ -281,7 +316,7 @@ bool TextReader::next(TextBlock& block) {
     if (end == 0 && !at_end_) {
       if (static_cast<int64_t>(pending_.size()) > kMaxPendingBytes)
         throw DataError("{}:{}: the line is longer than {}: it is not JSON lines", name_, line_, base::format_bytes(kMaxPendingBytes));
-      fill();
+      fill(options_.block_bytes);
       continue;
     }
     if (at_end_) end = pending_.size();
@@ -290,7 +325,17 @@ bool TextReader::next(TextBlock& block) {
     const double share = pending_.empty() ? 1 : static_cast<double>(end) / static_cast<double>(pending_.size());
     const auto read_bytes = static_cast<int64_t>(static_cast<double>(unreported) * share + 0.5);
     reported_bytes_ += read_bytes;
-    block = {name_, jsonl_, line_, continues_, inside, pending_.substr(0, end), file_->has_rows(), read_bytes};
+    block = {name_,
+             jsonl_,
+             line_,
+             continues_,
+             inside,
+             pending_.substr(0, end),
+             file_->has_rows(),
+             read_bytes,
+             at_byte_,
+             files_[next_file_ - 1].begin > 0};
+    at_byte_ += static_cast<int64_t>(end);
     pending_.erase(0, end);
     continues_ = inside;
     line_ += std::count(block.bytes.begin(), block.bytes.end(), '\n');

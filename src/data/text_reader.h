@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "data/byte_stream.h"
 #include "data/text_source.h"
 
 namespace ingot::data {
@@ -44,7 +45,10 @@ struct TextBlock {
   bool has_rows = false;   // lines are rows of a table
   int64_t read_bytes = 0;  // of the file, for progress
 
-  /// "file:line", of a table "file: row N", counted from 1.
+  int64_t begin = 0;         // byte of the file where it begins
+  bool is_of_range = false;  // that does not begin where the file does: lines are counted from the range's beginning
+
+  /// "file:line", of a table "file: row N", counted from 1; of such a range "file, byte N", where the line begins.
   std::string where(int64_t line) const;
 };
 
@@ -67,11 +71,16 @@ class TextReader {
  public:
   /// Looks at every file first: a missing or unreadable one is a FileError before any work is done.
   TextReader(std::vector<fs::path> files, TextOptions options);
+  /// The same of ranges, which are not looked at and do not count in total_bytes(). The blocks of a range of JSON lines, or of plain text
+  /// that begins where a document does, hold what those of the whole file hold, cut at the same places.
+  TextReader(std::vector<FileRange> ranges, TextOptions options);
   ~TextReader();
 
   /// The next block, files in the order given; false at the end. Throws DataError for files that hold no text (NUL bytes,
   /// UTF-16, archives), for damaged Parquet, and FileError when reading fails.
   bool next(TextBlock& block);
+  /// Which of the ranges the last block is of.
+  size_t range_number() const { return next_file_ - 1; }
 
   /// Of all files; the blocks' read_bytes add up to it.
   int64_t total_bytes() const { return total_bytes_; }
@@ -79,18 +88,25 @@ class TextReader {
 
  private:
   void open_next_file();
-  void fill();
+  void fill(int64_t bytes);
   size_t cut(bool& inside_document) const;
 
-  std::vector<fs::path> files_;
+  std::vector<FileRange> files_;
   TextOptions options_;
   int64_t total_bytes_ = 0;
   size_t next_file_ = 0;
   std::unique_ptr<TextSource> file_;
   bool jsonl_ = false, at_end_ = false, continues_ = false;
-  int64_t line_ = 1, reported_bytes_ = 0;
+  int64_t line_ = 1, reported_bytes_ = 0, at_byte_ = 0;
   std::string name_, pending_;
 };
+
+/// Whether a file's lines are JSON, by the options or its name.
+bool is_json_lines(const fs::path& path, TextFormat format);
+
+/// Where plain text is cut behind `nominal`, so that no document is divided: behind the line that `nominal` lies in, or with paragraphs the
+/// first blank line after that one. The size of the file where there is none. Throws FileError.
+int64_t document_boundary(const fs::path& path, int64_t nominal, bool by_paragraph);
 
 /// The documents of a block. Throws DataError "file:line: …" (TextBlock::where) for a malformed line unless options.skip_bad.
 ParsedBlock parse_block(const TextBlock& block, const TextOptions& options);

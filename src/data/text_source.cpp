@@ -1,7 +1,6 @@
 #include "data/text_source.h"
 
 #include "base/error.h"
-#include "data/byte_stream.h"
 #include "data/parquet/source.h"
 
 namespace ingot::data {
@@ -48,9 +47,11 @@ class PlainText : public TextSource {
 
 }  // namespace
 
-std::unique_ptr<TextSource> open_text_source(const base::fs::path& path, const std::string& field) {
+std::unique_ptr<TextSource> open_text_source(const FileRange& range, const std::string& field) {
+  const auto& path = range.path;
   const auto name = path.string();
-  auto bytes = open_bytes(path);
+  auto bytes = open_bytes(range);
+  if (range.begin > 0) return std::make_unique<PlainText>(std::move(bytes), "");
   std::string head(4096, '\0');
   head.resize(bytes->read(head.data(), head.size()));
   if (head.starts_with("PAR1")) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/files.h"
+#include "data/byte_stream.h"
 
 namespace ingot::data {
 
@@ -22,8 +22,8 @@ class TextSource {
   virtual bool has_rows() const { return false; }
 };
 
-/// `field`: the only column that is wanted of a format that has columns; "" = all. Throws FileError, and DataError for files of a kind that
-/// is not read.
-std::unique_ptr<TextSource> open_text_source(const base::fs::path& path, const std::string& field);
+/// Of a range behind a file's beginning nothing is looked at but its bytes. `field`: the only column that is wanted of a format that has
+/// columns; "" = all. Throws FileError, and DataError for files of a kind that is not read.
+std::unique_ptr<TextSource> open_text_source(const FileRange& range, const std::string& field);
 
 }  // namespace ingot::data
