@@ -4,60 +4,13 @@
 #include <thread>
 
 #include "base/error.h"
-#include "data/chat/conversation.h"
+#include "data/encoded_block.h"
 #include "data/ordered_pipeline.h"
 
 namespace ingot::data {
 namespace {
 
 using base::DataError;
-
-struct EncodedBlock {
-  struct Part {
-    size_t tokens = 0;
-    bool ends_document = true, is_learned = true;
-  };
-  std::vector<int32_t> tokens;
-  std::vector<Part> parts;
-  ParsedBlock counts;  // its parts are empty
-};
-
-EncodedBlock encode_conversations(const Tokenizer& tokenizer, const TextBlock& block, const TokenizeOptions& options) {
-  EncodedBlock encoded;
-  const auto add = [&](const chat::EncodedConversation& conversation) {
-    encoded.tokens.insert(encoded.tokens.end(), conversation.ids.begin(), conversation.ids.end());
-    for (size_t i = 0; i < conversation.runs.size(); ++i)
-      encoded.parts.push_back({conversation.runs[i].tokens, i + 1 == conversation.runs.size(), conversation.runs[i].is_learned});
-  };
-  encoded.counts = parse_block(block, options.text);
-  for (const auto& part : encoded.counts.parts) {
-    try {
-      if (options.preferences)
-        for (const auto& answer : chat::encode_preference(part.text, *options.chat_template, tokenizer)) add(answer);
-      else add(chat::encode_conversation(part.text, *options.chat_template, tokenizer));
-    } catch (const DataError& wrong) {
-      const auto reason = fmt::format("{}: {}", block.where(part.line), wrong.what());
-      if (!options.text.skip_bad) throw DataError("{}; mend the {}, or pass --skip-bad", reason, block.has_rows ? "row" : "line");
-      if (encoded.counts.first_problem.empty()) encoded.counts.first_problem = reason;
-      ++encoded.counts.bad_lines;
-    }
-  }
-  encoded.counts.parts.clear();
-  return encoded;
-}
-
-EncodedBlock encode_block(const Tokenizer& tokenizer, const TextBlock& block, const TextOptions& options) {
-  EncodedBlock encoded;
-  encoded.counts = parse_block(block, options);
-  for (auto& part : encoded.counts.parts) {
-    const auto ids = tokenizer.encode(part.text);
-    encoded.tokens.insert(encoded.tokens.end(), ids.begin(), ids.end());
-    encoded.parts.push_back({ids.size(), part.ends_document, true});
-    std::string().swap(part.text);
-  }
-  encoded.counts.parts.clear();
-  return encoded;
-}
 
 // Puts encoded blocks behind one another and ends documents where the text ended them.
 class Assembler {
@@ -129,9 +82,7 @@ TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given
   int64_t read_bytes = 0;
   run_ordered<TextBlock, EncodedBlock>(
       threads, static_cast<size_t>(2 * threads + 2), [&](TextBlock& block) { return reader.next(block); },
-      [&](TextBlock block) {
-        return options.chat_template ? encode_conversations(tokenizer, block, options) : encode_block(tokenizer, block, options.text);
-      },
+      [&](TextBlock block) { return encode(tokenizer, block, options); },
       [&](EncodedBlock block) {
         assembler.add(block, result);
         result.input_bytes += block.counts.bytes;
