@@ -1,5 +1,9 @@
 // Text files to a token dataset: parallel, streaming, in memory that does not grow with the files. The output is the same
-// byte for byte whatever the number of threads.
+// byte for byte whatever the number of threads and of processes, on any number of machines that share the output's folder.
+//
+// Inputs are cut into pieces (tokenize_plan.h). Each becomes a dataset of its own in the folder PREFIX.pieces (piece_folder.h), where calls
+// with the same inputs and settings share the work, at once or one after another: what a killed one has finished stays. Who finds all
+// pieces finished joins them, writes PREFIX.manifest.json, which says what the dataset was made from, and removes the folder.
 #pragma once
 
 #include <functional>
@@ -22,7 +26,10 @@ struct TokenizeOptions {
   /// their own, and only their answers are learned. Must outlive the call.
   const chat::ChatTemplate* chat_template = nullptr;
   bool preferences = false;  // with chat_template: lines are pairs of answers, which become two documents each, the chosen one first
-  /// Called on the calling thread with the bytes of input done so far and their total (0 when it is not known).
+  bool overwrite = false;    // what is there of other inputs or settings
+  int64_t piece_bytes = int64_t{256} << 20;
+  double lease_s = 60;  // without a sign of life of another process until what it was at is done anew
+  /// Called on the calling thread with the bytes of input done so far, by all processes, and their total (0 when it is not known).
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
 };
 
@@ -35,9 +42,12 @@ struct TokenizeResult {
   int64_t invalid_utf8 = 0;     // sequences replaced by U+FFFD
   std::string first_problem;    // "file:line: reason" of the first bad line or replacement
   TokenType token_type = TokenType::int32;
+  int64_t pieces = 0, own_pieces = 0;  // own: done by this call; the others were there, or came from other processes
+  bool was_there = false;              // of the same inputs and settings: nothing was done
 };
 
-/// Throws DataError for bad text (file and line named) and FileError for files; nothing appears under the output's names then.
+/// Throws DataError for bad text (file and line, or byte, named), FileError for files, and UsageError where something of other inputs or
+/// settings lies under the output's names; nothing appears under them then.
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 }  // namespace ingot::data
