@@ -51,7 +51,8 @@ void add_train_tokenizer(Flags& flags) {
 void add_tokenize(Flags& flags) {
   const auto values = std::make_shared<data::TokenizeCommand>();
   auto& o = *values;
-  auto& verb = flags.verb("data", "tokenize", "texts to .bin/.idx (Megatron's format)", values);
+  auto& verb =
+      flags.verb("data", "tokenize", "texts to .bin/.idx (Megatron's format); a killed call goes on, several share the work", values);
   add_text_flags(verb, o.text);
   verb.add_option("-o,--output", o.output, "prefix of the .bin and .idx files")->required();
   verb.add_option("--tokenizer", o.tokenizer, "tokenizer file or folder")->required();
@@ -61,6 +62,10 @@ void add_tokenize(Flags& flags) {
   verb.add_flag("--preferences", o.preferences,
                 "with --chat: lines are pairs of answers (\"prompt\", \"chosen\", \"rejected\"), for train.dpo_beta");
   verb.add_option("--template", o.chat_template, "with --chat: a chat template (Jinja) in place of the tokenizer's");
+  verb.add_flag("--overwrite", o.overwrite, "replace a dataset, or unfinished pieces, of other inputs or settings");
+  verb.add_option("--lease", o.lease_s, "seconds without a sign of life of another process until its piece is done anew")
+      ->check(CLI::Range(1.0, 3600.0));
+  verb.add_option("--piece-bytes", o.piece_bytes)->check(kPositive)->group("");  // tests make it small
   verb.add_flag("--no-eos", o.no_eos, "do not end every document with the tokenizer's eos");
   verb.add_flag("--bos", o.bos, "begin every document with the tokenizer's bos");
 }

@@ -121,6 +121,9 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   options.append_eos = !command.no_eos;
   options.prepend_bos = command.bos;
   options.threads = command.threads;
+  options.overwrite = command.overwrite;
+  options.lease_s = command.lease_s;
+  options.piece_bytes = command.piece_bytes;
 
   const auto start = std::chrono::steady_clock::now();
   const auto tokenizer = load_tokenizer(command.tokenizer);
@@ -134,7 +137,8 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
     bar.update(done_bytes);
   };
   const auto result = tokenize(*tokenizer, options);
-  bar.finish(fmt::format("{} tokens", base::format_count(static_cast<double>(result.tokens))));
+  if (result.was_there) base::log_info("{} is there already, of the same inputs and settings", options.output.string());
+  else bar.finish(fmt::format("{} tokens", base::format_count(static_cast<double>(result.tokens))));
   if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
   if (result.invalid_utf8 > 0)
     base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
@@ -148,6 +152,9 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
                 {"empty_documents", result.empty_documents},
                 {"bad_lines", result.bad_lines},
                 {"invalid_utf8", result.invalid_utf8},
+                {"pieces", result.pieces},
+                {"own_pieces", result.own_pieces},
+                {"was_there", result.was_there},
                 {"seconds", seconds_since(start)}});
   } else {
     out << fmt::format("{0}.bin, {0}.idx: {1} documents, {2} tokens as {3}, {4:.2f} bytes of text a token, in {5}\n",

@@ -47,7 +47,10 @@ struct TokenizeCommand {
   bool chat = false;          // --chat: conversations, of which the answers are learned
   bool preferences = false;   // --preferences: of pairs of answers
   std::string chat_template;  // --template FILE, in place of the tokenizer's
-  bool json = false;          // --json
+  bool overwrite = false;     // --overwrite: what is there of other inputs or settings
+  double lease_s = 60;        // --lease S: without a sign of life of another process until its piece is done anew
+  int64_t piece_bytes = int64_t{256} << 20;
+  bool json = false;  // --json
 };
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out);
 

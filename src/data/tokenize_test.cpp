@@ -1,6 +1,7 @@
 #include "data/tokenize.h"
 
 #include "base/random.h"
+#include "data/byte_tokenizer.h"
 #include "data/test_support.h"
 #include "data/utf8.h"
 
@@ -9,43 +10,13 @@ namespace {
 
 using base::DataError;
 
-// One token per byte, offset by 3; eos 1, bos 2: its ids can be checked without any library.
-class ByteTokenizer : public Tokenizer {
- public:
-  explicit ByteTokenizer(bool eos = true) {
-    special_ = {2, eos ? 1 : -1, 0, -1};
-    path_ = "bytes";
-  }
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c) + 3);
-    return ids;
-  }
-  std::vector<int32_t> encode_with_special(std::string_view text) const override { return encode(text); }
-  std::string decode(std::span<const int32_t> ids, bool) const override {
-    std::string text;
-    for (const int32_t id : ids) text += id < 3 ? std::string("|") : std::string(1, static_cast<char>(id - 3));
-    return text;
-  }
-  int32_t vocab_size() const override { return 259; }
-  std::string piece(int32_t) const override { return ""; }
-  int32_t id_of(std::string_view) const override { return -1; }
-};
-
-// The documents of a dataset as one text, "|" where eos stands.
-std::string tokens_as_text(const fs::path& prefix) {
-  const IndexedDataset dataset(prefix);
-  std::vector<int32_t> ids(static_cast<size_t>(dataset.tokens()));
-  dataset.read(0, ids);
-  return ByteTokenizer().decode(ids, true);
-}
-
 struct Tokenize : ::testing::Test {
   TemporaryFolder folder;
   TokenizeOptions options;
   TokenizeResult run() {
     options.output = folder / "out";
-    return tokenize(ByteTokenizer(), options);
+    options.overwrite = true;
+    return tokenize(ByteTokenizer(folder.write("tokenizer", "bytes")), options);
   }
   void input(const std::string& name, const std::string& content) { options.inputs.push_back(folder.write(name, content)); }
 };
@@ -118,7 +89,7 @@ TEST_F(Tokenize, files_that_are_no_text_are_refused_by_kind) {
   expect_error<base::FileError>([&] { run(); }, {"none.txt", "does not exist"});
   options.inputs = {folder.path()};
   expect_error<base::FileError>([&] { run(); }, {"is a folder"});
-  EXPECT_THROW(tokenize(ByteTokenizer(/*eos=*/false), options), DataError);
+  EXPECT_THROW(tokenize(ByteTokenizer(folder / "tokenizer", /*eos=*/false), options), DataError);
 }
 
 std::string random_text(uint64_t key, int size) {

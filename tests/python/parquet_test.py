@@ -49,7 +49,7 @@ WAYS = {
 
 
 def output_of(w, file, *flags):
-    ingot("data", "tokenize", file, "-o", w.path / "out", "--tokenizer", TOKENIZER, *flags)
+    ingot("data", "tokenize", file, "-o", w.path / "out", "--tokenizer", TOKENIZER, "--overwrite", *flags)
     return [(w.path / f"out.{end}").read_bytes() for end in ("bin", "idx")]
 
 
@@ -104,12 +104,12 @@ def conversations_are_those_of_json_lines(w):
     (w.path / "c.jsonl").write_text(json_lines(table))
     made = []
     for file in ("c.parquet", "c.jsonl"):
-        ingot("data", "tokenize", w.path / file, "--chat", "-o", w.path / "chats", "--tokenizer", folder)
+        ingot("data", "tokenize", w.path / file, "--chat", "-o", w.path / "chats", "--tokenizer", folder, "--overwrite")
         made.append([(w.path / f"chats.{end}").read_bytes() for end in ("bin", "idx", "mask")])
     assert made[0] == made[1]
     bad = pa.table({"messages": [None] + table["messages"].to_pylist()[:1]})
     pq.write_table(bad, w.path / "bad.parquet")
-    _, said = ingot("data", "tokenize", w.path / "bad.parquet", "--chat", "-o", w.path / "chats", "--tokenizer", folder, status=1)
+    _, said = ingot("data", "tokenize", w.path / "bad.parquet", "--chat", "-o", w.path / "bad", "--tokenizer", folder, status=1)
     assert "bad.parquet: row 1: " in said and "mend the row" in said, said
 
 
@@ -151,7 +151,7 @@ def what_is_missing_is_said(w):
     (alone / "lib").symlink_to(BUILD / "lib")
 
     def run(**environment):
-        words = [alone / "ingot", "data", "tokenize", file, "-o", w.path / "out", "--tokenizer", TOKENIZER]
+        words = [alone / "ingot", "data", "tokenize", file, "-o", w.path / "told", "--tokenizer", TOKENIZER]
         return subprocess.run([str(x) for x in words], capture_output=True, text=True, timeout=60, env=os.environ | environment)
 
     done = run()
@@ -166,7 +166,7 @@ def what_is_missing_is_said(w):
     fifo = w.path / "pipe"
     os.mkfifo(fifo)
     feeder = subprocess.Popen(["sh", "-c", f"cat '{file}' > '{fifo}'"])
-    _, said = ingot("data", "tokenize", fifo, "-o", w.path / "out", "--tokenizer", TOKENIZER, status=1)
+    _, said = ingot("data", "tokenize", fifo, "-o", w.path / "piped", "--tokenizer", TOKENIZER, status=1)
     feeder.wait(timeout=20)
     assert "not read from a pipe" in said, said
 

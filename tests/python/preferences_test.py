@@ -107,7 +107,7 @@ def main():
             wrong.write_text(config.read_text().replace(*change))
             expect_error("train", wrong, "--run-dir", w.path / "none", status=2, words=words)
         (w.path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
-        expect_error(*tokenize, status=1, words=["rejected"])
+        expect_error(*tokenize, "--overwrite", status=1, words=["rejected"])
         print("ok preferences")
 
 
