@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/damage.h"
+#include "data/hugging_face/precompiled.h"
 #include "data/hugging_face/tokenizer.h"
 #include "data/loader.h"
 #include "data/sentencepiece_tokenizer.h"
@@ -72,6 +73,12 @@ TEST(Fuzz, damaged_character_maps_are_read_or_refused) {
     changed.character_map = map;
     use_tokenizer(SentencePieceTokenizer(changed.serialize(), "fuzzed"));
   });
+  // The same map as a tokenizer.json carries it, read by ingot itself.
+  const std::string text = "caf\xC3\xA9 e\xCC\x81 \xEF\xAC\x81\xEF\xBC\xA1 \xF0\x9F\x98\x80";
+  EXPECT_EQ(Precompiled(model.character_map).apply("\xEF\xAC\x81 \xEF\xBC\xA1"), "fi A");
+  survivors(model.character_map, 300, 8, [&](const std::string& map) { Precompiled(map).apply(text); });
+  survivors(model.character_map.substr(0, 2048), 1000, 9,
+            [&](const std::string& map) { Precompiled(std::string(model.character_map).replace(0, 2048, map)).apply(text); });
   // Damage to the small beginning, where every offset matters.
   survivors(model.character_map.substr(0, 2048), 600, 7, [&](const std::string& map) {
     auto changed = model;

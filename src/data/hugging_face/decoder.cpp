@@ -1,5 +1,7 @@
 #include "data/hugging_face/decoder.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "data/hugging_face/byte_level.h"
 #include "data/hugging_face/fields.h"
@@ -80,6 +82,52 @@ std::unique_ptr<Decoder> make_metaspace(const nlohmann::json& json) {
   });
 }
 
+void replace_text(std::string& text, std::string_view what, std::string_view with) {
+  for (size_t at = 0; !what.empty() && (at = text.find(what, at)) != std::string::npos; at += with.size())
+    text.replace(at, what.size(), with);
+}
+
+// English as it is written: no space before punctuation and what is left of a contraction.
+void clean_up(std::string& text) {
+  constexpr std::pair<std::string_view, std::string_view> kForms[] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                                                      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                                                      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [what, with] : kForms) replace_text(text, what, with);
+}
+
+std::unique_ptr<Decoder> make_wordpiece(const nlohmann::json& json) {
+  return simple(
+      [prefix = json.at("prefix").get<std::string>(), cleanup = json.at("cleanup").get<bool>()](std::vector<std::string>& tokens) {
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          if (i > 0) tokens[i] = tokens[i].starts_with(prefix) ? tokens[i].substr(prefix.size()) : " " + tokens[i];
+          if (cleanup) clean_up(tokens[i]);
+        }
+      });
+}
+
+std::unique_ptr<Decoder> make_bpe(const nlohmann::json& json) {
+  const auto suffix = json.at("suffix").get<std::string>();
+  if (suffix.empty()) throw base::DataError("its BPEDecoder has no suffix");
+  return simple([suffix](std::vector<std::string>& tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i) replace_text(tokens[i], suffix, i + 1 < tokens.size() ? " " : "");
+  });
+}
+
+// Connectionist temporal classification: a token said several times in a row is one, and the pad token is nothing.
+std::unique_ptr<Decoder> make_ctc(const nlohmann::json& json) {
+  return simple([pad = json.at("pad_token").get<std::string>(), border = json.at("word_delimiter_token").get<std::string>(),
+                 cleanup = json.at("cleanup").get<bool>()](std::vector<std::string>& tokens) {
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+    for (auto& token : tokens) {
+      replace_text(token, pad, "");
+      if (!cleanup) continue;
+      clean_up(token);
+      replace_text(token, border, " ");
+    }
+    std::erase(tokens, "");
+  });
+}
+
 std::unique_ptr<Decoder> make(const nlohmann::json& json, int depth) {
   check_depth(depth);
   const std::string kind = kind_of(json);
@@ -93,6 +141,9 @@ std::unique_ptr<Decoder> make(const nlohmann::json& json, int depth) {
   if (kind == "ByteFallback") return simple(fall_back_from_bytes);
   if (kind == "Fuse") return simple([](std::vector<std::string>& tokens) { tokens = {base::join(tokens, "")}; });
   if (kind == "Metaspace") return make_metaspace(json);
+  if (kind == "WordPiece") return make_wordpiece(json);
+  if (kind == "BPEDecoder") return make_bpe(json);
+  if (kind == "CTC") return make_ctc(json);
   if (kind == "Replace") {
     return simple([pattern = pattern_of(json), with = json.at("content").get<std::string>()](std::vector<std::string>& tokens) {
       for (auto& token : tokens) token = replace_all(pattern, token, with);

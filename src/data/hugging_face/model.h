@@ -24,9 +24,11 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
-/// BPE or Unigram from its JSON. Throws DataError naming a kind or an option that is not supported.
+/// BPE, Unigram, WordPiece or WordLevel from its JSON. Throws DataError naming a kind or an option that is not supported.
 std::unique_ptr<TokenModel> make_token_model(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_bpe(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json);
+std::unique_ptr<TokenModel> make_word_level(const nlohmann::json& json);
+std::unique_ptr<TokenModel> make_wordpiece(const nlohmann::json& json);
 
 }  // namespace ingot::data

@@ -2,8 +2,10 @@
 
 #include <vector>
 
+#include "data/base64.h"
 #include "data/hugging_face/byte_level.h"
 #include "data/hugging_face/fields.h"
+#include "data/hugging_face/precompiled.h"
 #include "data/hugging_face/unicode_forms.h"
 #include "data/utf8.h"
 
@@ -76,6 +78,58 @@ std::string strip(const std::string& text, bool left, bool right) {
   return std::string(rest);
 }
 
+// BERT's own steps (google-research/bert, tokenization.py, BasicTokenizer), in its order.
+class BertNormalizer : public Normalizer {
+ public:
+  explicit BertNormalizer(const nlohmann::json& json)
+      : clean_text_(field_or(json, "clean_text", true)),
+        chinese_(field_or(json, "handle_chinese_chars", true)),
+        lowercase_(field_or(json, "lowercase", true)),
+        strip_accents_(field_or(json, "strip_accents", lowercase_)) {}
+
+  std::string apply(std::string text) const override {
+    if (clean_text_) text = replace_all(spaces_, replace_all(control_, text, ""), " ");
+    if (chinese_) text = set_apart(text);
+    if (strip_accents_) text = replace_all(accents_, to_unicode_form(text, UnicodeForm::nfd), "");
+    return lowercase_ ? to_lower_case(text) : text;
+  }
+
+ private:
+  std::string set_apart(const std::string& text) const {
+    if (is_ascii(text)) return text;
+    std::string out;
+    size_t end = 0;
+    for (const auto& match : ideographs_.find_all(text)) {
+      out.append(text, end, match.begin - end).append(" ").append(text, match.begin, match.end - match.begin).append(" ");
+      end = match.end;
+    }
+    return out.append(text, end);
+  }
+
+  bool clean_text_, chinese_, lowercase_, strip_accents_;
+  Regex control_{R"([\x00-\x08\x0B\x0C\x0E-\x1F\x7F-\x9F\p{Cf}\p{Co}\x{FFFD}])"}, spaces_{R"(\s)"}, accents_{R"(\p{Mn})"};
+  // The blocks that Hugging Face takes for Chinese; two bounds differ from BERT's.
+  Regex ideographs_{
+      R"([\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B81F}\x{2B920}-\x{2CEAF}\x{2F800}-\x{2FA1F}])"};
+};
+
+// The rules of SentencePiece's nmt_nfkc for control characters and spaces.
+std::unique_ptr<Normalizer> make_nmt() {
+  const Regex gone(R"([\x01-\x08\x0B\x0E-\x1F\x7F\x{8F}\x{9F}])");
+  const Regex space(R"([\x09\x0A\x0C\x0D\x{1680}\x{200B}-\x{200F}\x{2028}\x{2029}\x{2581}\x{FEFF}\x{FFFD}])");
+  return simple([gone, space](const std::string& text) { return replace_all(space, replace_all(gone, text, ""), " "); });
+}
+
+std::unique_ptr<Normalizer> make_precompiled(const nlohmann::json& json) {
+  const auto map = bytes_of_base64(json.at("precompiled_charsmap").get<std::string>());
+  if (!map) throw base::DataError("its precompiled_charsmap is not base64");
+  return simple([map = Precompiled(*map)](const std::string& text) {
+    std::string out = map.apply(text);
+    check_growth(text.size(), out.size());
+    return out;
+  });
+}
+
 std::unique_ptr<Normalizer> make(const nlohmann::json& json, int depth) {
   check_depth(depth);
   const std::string kind = kind_of(json);
@@ -97,6 +151,9 @@ std::unique_ptr<Normalizer> make(const nlohmann::json& json, int depth) {
   if (kind == "NFKD") return simple([](const std::string& text) { return to_unicode_form(text, UnicodeForm::nfkd); });
   if (kind == "Lowercase") return simple([](const std::string& text) { return to_lower_case(text); });
   if (kind == "StripAccents") return simple([](const std::string& text) { return without_accents(text); });
+  if (kind == "BertNormalizer") return std::make_unique<BertNormalizer>(json);
+  if (kind == "Nmt") return make_nmt();
+  if (kind == "Precompiled") return make_precompiled(json);
   if (kind == "ByteLevel") return simple([](const std::string& text) { return bytes_to_byte_level(text); });
   if (kind == "Strip")
     return simple([left = json.at("strip_left").get<bool>(), right = json.at("strip_right").get<bool>()](const std::string& text) {

@@ -140,6 +140,20 @@ class Sequence : public PreTokenizer {
 
 constexpr char kPunctuation[] = R"([\p{P}$+<=>^`|~])";  // ASCII's symbols count as punctuation
 
+std::unique_ptr<PreTokenizer> make_bert() {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->parts.push_back(std::make_unique<Splitter>(Regex(R"(\s)"), Behavior::removed, false));
+  sequence->parts.push_back(std::make_unique<Splitter>(Regex(kPunctuation), Behavior::isolated, false));
+  return sequence;
+}
+
+std::unique_ptr<PreTokenizer> make_fixed_length(const nlohmann::json& json) {
+  const auto characters = json.at("length").get<int64_t>();
+  if (characters < 1 || characters > 10'000)
+    throw base::DataError("its FixedLength has a length of {}: from 1 to 10000 it may be", characters);
+  return std::make_unique<Splitter>(Regex(fmt::format("(?s:.){{1,{}}}", characters)), Behavior::isolated, false);
+}
+
 std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
   check_depth(depth);
   const std::string kind = kind_of(json);
@@ -162,6 +176,8 @@ std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
   if (kind == "WhitespaceSplit") return splitter(R"(\s)", Behavior::removed);
   if (kind == "Digits") return splitter(R"(\p{N})", field_or(json, "individual_digits", false) ? Behavior::isolated : Behavior::contiguous);
   if (kind == "Punctuation") return splitter(kPunctuation, behavior_of(field_or<std::string>(json, "behavior", "Isolated")));
+  if (kind == "BertPreTokenizer") return make_bert();
+  if (kind == "FixedLength") return make_fixed_length(json);
   if (kind == "CharDelimiterSplit")
     return std::make_unique<Splitter>(Regex::literal(json.at("delimiter").get<std::string>()), Behavior::removed, false);
   refuse_kind("pre-tokenizer", kind);

@@ -160,6 +160,13 @@ Regex Regex::literal(std::string_view text) {
   return regex;
 }
 
+Regex Regex::grapheme_clusters() {
+  Regex regex;
+  regex.pattern_ = "\\X";
+  regex.compile(regex.pattern_, 0);
+  return regex;
+}
+
 void Regex::compile(const std::string& translated, uint32_t options) {
   int error = 0;
   PCRE2_SIZE offset = 0;

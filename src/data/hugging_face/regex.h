@@ -21,6 +21,8 @@ class Regex {
   explicit Regex(std::string_view oniguruma_pattern);
   /// Matches the text itself.
   static Regex literal(std::string_view text);
+  /// Matches one extended grapheme cluster (Unicode Standard Annex 29).
+  static Regex grapheme_clusters();
 
   /// All matches from left to right, none overlapping; empty ones as Oniguruma finds them. `text` must be valid UTF-8. Throws
   /// DataError when a match takes more steps than any honest pattern needs. Any number of threads may search at once.

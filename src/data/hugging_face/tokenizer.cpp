@@ -91,8 +91,8 @@ void HuggingFaceTokenizer::read_special(const nlohmann::json& config) {
     }
     return -1;
   };
-  special_.bos = choose("bos_token", {"<bos>", "<s>", "<|begin_of_text|>", "<|startoftext|>"});
-  special_.eos = choose("eos_token", {"<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>"});
+  special_.bos = choose("bos_token", {"<bos>", "<s>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]"});
+  special_.eos = choose("eos_token", {"<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "[SEP]"});
   special_.pad = choose("pad_token", {"<pad>", "<|pad|>", "[PAD]"});
   special_.unk = choose("unk_token", {});
   if (special_.unk < 0) special_.unk = model_->unk_id();

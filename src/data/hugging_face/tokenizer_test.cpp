@@ -104,11 +104,15 @@ TEST(HuggingFaceTokenizer, components_that_are_not_supported_are_named) {
     *at = nlohmann::json::parse(value);
     expect_error<DataError>([&] { made(json); }, {"small.json", word});
   };
-  refused({"normalizer"}, R"({"type": "Nmt"})", "normalizer 'Nmt'");
+  refused({"normalizer"}, R"({"type": "Odd"})", "normalizer 'Odd'");
+  refused({"normalizer"}, R"({"type": "Precompiled", "precompiled_charsmap": "AAA"})", "not base64");
+  refused({"normalizer"}, R"({"type": "Precompiled", "precompiled_charsmap": "AAEAAAAA"})", "says that its trie has 256");
   refused({"pre_tokenizer"}, R"({"type": "UnicodeScripts"})", "pre-tokenizer 'UnicodeScripts'");
-  refused({"decoder"}, R"({"type": "CTC"})", "decoder 'CTC'");
+  refused({"pre_tokenizer"}, R"({"type": "FixedLength", "length": 0})", "length of 0");
+  refused({"decoder"}, R"({"type": "Odd"})", "decoder 'Odd'");
   refused({"post_processor"}, R"({"type": "Odd"})", "post-processor 'Odd'");
-  refused({"model"}, R"({"type": "WordPiece", "vocab": {}})", "model 'WordPiece'");
+  refused({"model"}, R"({"type": "Odd", "vocab": {}})", "model 'Odd'");
+  refused({"model"}, R"({"type": "WordPiece", "vocab": {"a": -1}, "unk_token": "?"})", "'a' has the id -1");
   refused({"model", "dropout"}, "0.1", "dropout");
   refused({"model", "merges"}, R"(["a x"])", "merge 0 ('a' 'x')");
   refused({"model", "vocab"}, R"({"a": -1})", "'a' has the id -1");

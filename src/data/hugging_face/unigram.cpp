@@ -108,12 +108,4 @@ class Unigram : public TokenModel {
 
 std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json) { return std::make_unique<Unigram>(json); }
 
-std::unique_ptr<TokenModel> make_token_model(const nlohmann::json& json) {
-  // Files of old have no type; theirs is BPE, which alone has merges.
-  const std::string kind = json.contains("type") ? kind_of(json) : json.contains("merges") ? "BPE" : "";
-  if (kind == "BPE") return make_bpe(json);
-  if (kind == "Unigram") return make_unigram(json);
-  refuse_kind("model", kind);
-}
-
 }  // namespace ingot::data
