@@ -84,9 +84,13 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
 
 void SentencePieceTokenizer::encode_part(std::string_view text, std::vector<int32_t>& ids) const {
   if (text.empty()) return;
-  const auto encode = [this](std::string_view part) { return encode_whole(part); };
-  if (by_words_) for_each_word(text, [&](std::string_view word) { words_.append(word, ids, encode); });
-  else words_.append(text, ids, encode);
+  const auto encode = [this](std::string_view part, std::vector<int32_t>& out) {
+    const auto found = encode_whole(part);
+    out.insert(out.end(), found.begin(), found.end());
+  };
+  auto words = words_.lease();
+  if (by_words_) for_each_word(text, [&](std::string_view word) { words.append(word, ids, encode); });
+  else words.append(text, ids, encode);
 }
 
 void SentencePieceTokenizer::read_configuration(const std::string& text, const fs::path& origin) {

@@ -1,51 +1,105 @@
-// Text falls into words, and most words have been seen before: the ids of the ones seen are kept, up to a bound, so that a
-// tokenizer does its real work once per word. Any number of threads may share a cache; what it returns never depends on
-// what it holds.
+// Text falls into words, and most words have been seen before: the ids of the ones seen last are kept, so that a tokenizer does its real
+// work once per word. What comes out never depends on what is kept.
+//
+// Any number of threads may lease a table at once; each table is one thread's until it is given back, so that a look-up takes no lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <functional>
+#include <cstring>
+#include <memory>
 #include <mutex>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace ingot::data {
 
 class WordCache {
+ private:
+  static constexpr size_t kSlotBits = 15, kSlots = size_t{1} << kSlotBits, kLongestBytes = 30, kMostIds = 8;
+  struct alignas(64) Slot {  // one cache line; a length of 0: empty
+    uint8_t length = 0, count = 0;
+    std::array<char, kLongestBytes> bytes;
+    std::array<int32_t, kMostIds> ids;
+  };
+  using Table = std::array<Slot, kSlots>;
+
+  // Multiplies eight bytes at a time, the last of which may overlap those before.
+  static size_t slot_of(std::string_view word) {
+    constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
+    uint64_t hash = word.size() * kFactor;
+    const auto mix = [&](const char* bytes, size_t count) {
+      uint64_t block = 0;
+      std::memcpy(&block, bytes, count);
+      hash = (hash ^ (hash >> 32) ^ block) * kFactor;
+    };
+    const char* const end = word.data() + word.size();
+    if (word.size() >= 8) {
+      for (const char* at = word.data(); at + 8 < end; at += 8) mix(at, 8);
+      mix(end - 8, 8);
+    } else if (word.size() >= 4) {
+      mix(word.data(), 4);
+      mix(end - 4, 4);
+    } else {
+      mix(word.data(), 1);
+      mix(word.data() + word.size() / 2, 1);
+      mix(end - 1, 1);
+    }
+    return hash >> (64 - kSlotBits);
+  }
+
  public:
-  /// Appends the ids of `word` to `out`: from the cache, or from `encode(word)`, which may run on several threads at once.
-  template <class Encode>
-  void append(std::string_view word, std::vector<int32_t>& out, const Encode& encode) {
-    const size_t hash = std::hash<std::string_view>{}(word);
-    Shard& shard = shards_[hash % kShards];
-    if (word.size() <= kLongestBytes) {
-      const std::lock_guard lock(shard.mutex);
-      if (const auto found = shard.words.find(word); found != shard.words.end()) {
-        out.insert(out.end(), found->second.begin(), found->second.end());
+  class Lease {
+   public:
+    Lease(WordCache& cache, std::unique_ptr<Table> table) : cache_(cache), table_(std::move(table)) {}
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    ~Lease() {
+      const std::lock_guard lock(cache_.mutex_);
+      cache_.idle_.push_back(std::move(table_));
+    }
+
+    /// Appends the ids of `word` to `out`: kept ones, or what `encode(word, out)` appends.
+    template <class Encode>
+    void append(std::string_view word, std::vector<int32_t>& out, const Encode& encode) {
+      if (word.empty() || word.size() > kLongestBytes) return encode(word, out);
+      Slot& slot = (*table_)[slot_of(word)];
+      if (slot.length == word.size() && std::memcmp(slot.bytes.data(), word.data(), word.size()) == 0) {
+        out.insert(out.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
         return;
       }
+      const size_t before = out.size();
+      encode(word, out);
+      const size_t count = out.size() - before;
+      if (count > kMostIds) return;
+      slot.length = static_cast<uint8_t>(word.size());
+      slot.count = static_cast<uint8_t>(count);
+      std::copy(word.begin(), word.end(), slot.bytes.begin());
+      std::copy(out.begin() + static_cast<std::ptrdiff_t>(before), out.end(), slot.ids.begin());
     }
-    const std::vector<int32_t> ids = encode(word);
-    out.insert(out.end(), ids.begin(), ids.end());
-    if (word.size() > kLongestBytes) return;
-    const std::lock_guard lock(shard.mutex);
-    if (shard.words.size() < kWordsPerShard) shard.words.emplace(word, ids);
+
+   private:
+    WordCache& cache_;
+    std::unique_ptr<Table> table_;
+  };
+
+  Lease lease() {
+    std::unique_ptr<Table> table;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        table = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!table) table = std::make_unique<Table>();
+    return Lease(*this, std::move(table));
   }
 
  private:
-  static constexpr size_t kShards = 16, kWordsPerShard = 8192, kLongestBytes = 64;
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-  };
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> words;
-  };
-  std::array<Shard, kShards> shards_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Table>> idle_;
 };
 
 }  // namespace ingot::data

@@ -13,8 +13,8 @@ namespace ingot::data {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  /// `text` is valid UTF-8 and not empty.
-  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  /// Appends the ids of `text`, which is valid UTF-8 and not empty.
+  virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
   /// Whether encoding the words of a text one by one gives the ids of the whole.
   virtual bool words_are_independent() const = 0;
   virtual int32_t unk_id() const = 0;

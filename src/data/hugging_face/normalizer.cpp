@@ -21,15 +21,15 @@ void check_growth(size_t before_bytes, size_t after_bytes) {
 
 }  // namespace
 
-std::string replace_all(const Regex& pattern, const std::string& text, const std::string& with) {
+std::string replace_all(const Regex& pattern, std::string_view text, const std::string& with) {
   std::string out;
   size_t end = 0;
   for (const auto& match : pattern.find_all(text)) {
-    out.append(text, end, match.begin - end).append(with);
+    out.append(text.substr(end, match.begin - end)).append(with);
     end = match.end;
     check_growth(text.size(), out.size());
   }
-  return out.append(text, end);
+  return out.append(text.substr(end));
 }
 
 namespace {

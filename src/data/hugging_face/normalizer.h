@@ -17,7 +17,7 @@ class Normalizer {
 };
 
 /// The text with every match of `pattern` replaced by `with`, taken as it is. Throws DataError when it grows out of all proportion.
-std::string replace_all(const Regex& pattern, const std::string& text, const std::string& with);
+std::string replace_all(const Regex& pattern, std::string_view text, const std::string& with);
 
 /// From the JSON of a normalizer; null gives one that changes nothing. Throws DataError naming a kind that is not supported.
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& json);

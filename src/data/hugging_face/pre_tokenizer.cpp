@@ -26,7 +26,7 @@ struct Span {
 };
 
 // The text as spans that match and spans between them.
-std::vector<Span> spans_of(const Regex& pattern, const std::string& text, bool invert) {
+std::vector<Span> spans_of(const Regex& pattern, std::string_view text, bool invert) {
   std::vector<Span> spans;
   size_t end = 0;
   for (const auto& match : pattern.find_all(text)) {
@@ -63,7 +63,7 @@ std::vector<Span> joined(const std::vector<Span>& spans, Behavior behavior) {
 
 void split(std::vector<Segment>& segments, const Regex& pattern, Behavior behavior, bool invert) {
   std::vector<Segment> out;
-  for (auto& segment : segments) {
+  for (const Segment& segment : segments) {
     for (const Span& span : joined(spans_of(pattern, segment.text, invert), behavior)) {
       if (span.begin < span.end)
         out.push_back({segment.text.substr(span.begin, span.end - span.begin), segment.at_start && span.begin == 0});
@@ -75,7 +75,7 @@ void split(std::vector<Segment>& segments, const Regex& pattern, Behavior behavi
 class Splitter : public PreTokenizer {
  public:
   Splitter(Regex pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  void apply(std::vector<Segment>& segments) const override { split(segments, pattern_, behavior_, invert_); }
+  void apply(std::vector<Segment>& segments, TextStore& /*made*/) const override { split(segments, pattern_, behavior_, invert_); }
 
  private:
   Regex pattern_;
@@ -88,12 +88,12 @@ class ByteLevel : public PreTokenizer {
   explicit ByteLevel(const nlohmann::json& json)
       : add_prefix_space_(json.at("add_prefix_space").get<bool>()), use_regex_(field_or(json, "use_regex", true)) {}
 
-  void apply(std::vector<Segment>& segments) const override {
+  void apply(std::vector<Segment>& segments, TextStore& made) const override {
     for (auto& segment : segments) {
-      if (add_prefix_space_ && !segment.text.starts_with(' ')) segment.text.insert(0, " ");
+      if (add_prefix_space_ && !segment.text.starts_with(' ')) segment.text = made.emplace_back(" ").append(segment.text);
     }
     if (use_regex_) split(segments, words_, Behavior::isolated, false);
-    for (auto& segment : segments) segment.text = bytes_to_byte_level(segment.text);
+    for (auto& segment : segments) segment.text = made.emplace_back(bytes_to_byte_level(segment.text));
   }
 
  private:
@@ -115,11 +115,12 @@ class Metaspace : public PreTokenizer {
     if (mark_.empty()) throw base::DataError("its Metaspace has an empty replacement");
   }
 
-  void apply(std::vector<Segment>& segments) const override {
+  void apply(std::vector<Segment>& segments, TextStore& made) const override {
     for (auto& segment : segments) {
-      segment.text = replace_all(space_, segment.text, mark_);
+      std::string& text = made.emplace_back(replace_all(space_, segment.text, mark_));
       const bool wanted = scheme_ == "always" || (scheme_ == "first" && segment.at_start);
-      if (wanted && !segment.text.starts_with(mark_)) segment.text.insert(0, mark_);
+      if (wanted && !text.starts_with(mark_)) text.insert(0, mark_);
+      segment.text = text;
     }
     if (split_) split(segments, mark_pattern_, Behavior::merged_with_next, false);
   }
@@ -132,8 +133,8 @@ class Metaspace : public PreTokenizer {
 
 class Sequence : public PreTokenizer {
  public:
-  void apply(std::vector<Segment>& segments) const override {
-    for (const auto& part : parts) part->apply(segments);
+  void apply(std::vector<Segment>& segments, TextStore& made) const override {
+    for (const auto& part : parts) part->apply(segments, made);
   }
   std::vector<std::unique_ptr<PreTokenizer>> parts;
 };

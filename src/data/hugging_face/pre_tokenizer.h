@@ -1,22 +1,28 @@
 // The `pre_tokenizer` of a tokenizer.json: cuts normalised text into the pieces that the model encodes one by one.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ingot::data {
 
+/// Texts that stay where they are while more come.
+using TextStore = std::deque<std::string>;
+
 struct Segment {
-  std::string text;
+  std::string_view text;  // of what was given, or of a text in the store
   bool at_start = false;  // begins where the whole text begins: some kinds put a space only there
 };
 
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  virtual void apply(std::vector<Segment>& segments) const = 0;
+  /// `made` takes the texts that are not in what was given, and must outlive the segments.
+  virtual void apply(std::vector<Segment>& segments, TextStore& made) const = 0;
 };
 
 /// From the JSON of a pre-tokenizer; null gives one that cuts nothing. Throws DataError naming a kind that is not supported.

@@ -111,21 +111,23 @@ std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view text) const {
     const std::string normal = normalizer_->apply(std::string(text.substr(part.begin, part.end - part.begin)));
     for (const auto& inner : added_.cut(normal, /*normalized=*/true)) {
       if (inner.id >= 0) ids.push_back(inner.id);
-      else encode_segment({normal.substr(inner.begin, inner.end - inner.begin), part.begin == 0 && inner.begin == 0}, ids);
+      else
+        encode_segment({std::string_view(normal).substr(inner.begin, inner.end - inner.begin), part.begin == 0 && inner.begin == 0}, ids);
     }
   }
   return ids;
 }
 
 void HuggingFaceTokenizer::encode_segment(Segment segment, std::vector<int32_t>& ids) const {
-  std::vector<Segment> segments;
-  segments.push_back(std::move(segment));
-  pre_tokenizer_->apply(segments);
-  const auto encode = [this](std::string_view word) { return model_->encode(word); };
+  std::vector<Segment> segments{segment};
+  TextStore made;
+  pre_tokenizer_->apply(segments, made);
+  const auto encode = [this](std::string_view word, std::vector<int32_t>& out) { model_->encode(word, out); };
+  auto words = words_.lease();
   for (const auto& piece : segments) {
     if (piece.text.empty()) continue;
-    if (model_->words_are_independent()) for_each_word(piece.text, [&](std::string_view word) { words_.append(word, ids, encode); });
-    else words_.append(piece.text, ids, encode);
+    if (model_->words_are_independent()) for_each_word(piece.text, [&](std::string_view word) { words.append(word, ids, encode); });
+    else words.append(piece.text, ids, encode);
   }
 }
 

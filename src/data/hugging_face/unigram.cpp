@@ -27,9 +27,9 @@ class Unigram : public TokenModel {
   bool words_are_independent() const override { return words_are_independent_; }
   int32_t unk_id() const override { return unk_; }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
+  void encode(std::string_view text, std::vector<int32_t>& ids) const override {
     const auto steps = best_steps(text);
-    std::vector<int32_t> ids;
+    const auto first = static_cast<std::ptrdiff_t>(ids.size());
     // Backwards along the best way; unknown characters side by side are one piece.
     for (size_t end = text.size(); end > 0;) {
       size_t begin = steps[end].begin;
@@ -39,8 +39,7 @@ class Unigram : public TokenModel {
       else ids.push_back(steps[end].id);
       end = begin;
     }
-    std::reverse(ids.begin(), ids.end());
-    return ids;
+    std::reverse(ids.begin() + first, ids.end());
   }
 
  private:

@@ -21,9 +21,9 @@ class WordModel : public TokenModel {
   int32_t unk_id() const override { return unk_; }
 
  protected:
-  std::vector<int32_t> unknown(std::string_view word) const {
+  int32_t unknown(std::string_view word) const {
     if (unk_ < 0) throw DataError("'{}' is in no token, and the unknown token '{}' is not in the vocabulary", word, unk_token_);
-    return {unk_};
+    return unk_;
   }
 
  private:
@@ -34,9 +34,9 @@ class WordModel : public TokenModel {
 class WordLevel : public WordModel {
  public:
   using WordModel::WordModel;
-  std::vector<int32_t> encode(std::string_view word) const override {
+  void encode(std::string_view word, std::vector<int32_t>& ids) const override {
     const int32_t id = vocabulary_.find(word);
-    return id >= 0 ? std::vector<int32_t>{id} : unknown(word);
+    ids.push_back(id >= 0 ? id : unknown(word));
   }
 };
 
@@ -48,23 +48,30 @@ class WordPiece : public WordModel {
         beginnings_(vocabulary_),
         continuations_(without_prefix(vocabulary_, field_or<std::string>(json, "continuing_subword_prefix", "##"))) {}
 
-  std::vector<int32_t> encode(std::string_view word) const override {
-    int64_t characters = 0;
-    for (size_t at = 0; at < word.size(); at += static_cast<size_t>(utf8_length(word[at]))) ++characters;
-    if (characters > longest_word_) return unknown(word);
-    std::vector<int32_t> ids;
+  void encode(std::string_view word, std::vector<int32_t>& ids) const override {
+    const size_t before = ids.size();
     for (std::string_view rest = word; !rest.empty();) {
       size_t length = 0;
       int32_t longest = -1;
-      (ids.empty() ? beginnings_ : continuations_).visit_prefixes(rest, [&](size_t bytes, int32_t id) { length = bytes, longest = id; });
-      if (longest < 0) return unknown(word);  // the whole word, whatever it begins with
+      const auto& tokens = rest.size() == word.size() ? beginnings_ : continuations_;
+      if (!is_too_long(word)) tokens.visit_prefixes(rest, [&](size_t bytes, int32_t id) { length = bytes, longest = id; });
+      if (longest < 0) {  // the whole word is unknown, whatever it begins with
+        ids.resize(before);
+        return ids.push_back(unknown(word));
+      }
       ids.push_back(longest);
       rest.remove_prefix(length);
     }
-    return ids;
   }
 
  private:
+  bool is_too_long(std::string_view word) const {
+    if (static_cast<int64_t>(word.size()) <= longest_word_) return false;
+    int64_t characters = 0;
+    for (size_t at = 0; at < word.size(); at += static_cast<size_t>(utf8_length(word[at]))) ++characters;
+    return characters > longest_word_;
+  }
+
   static Vocabulary without_prefix(const Vocabulary& vocabulary, const std::string& prefix) {
     Vocabulary continuations;
     for (const auto& [token, id] : vocabulary.entries()) {
