@@ -61,6 +61,7 @@ AddedTokens::AddedTokens(const nlohmann::json& list, const Normalizer& normalize
     token.normalized = field_or(entry, "normalized", !token.special);
     token.spelling = token.normalized ? normalizer.apply(token.content) : token.content;
     tokens_.push_back(token);
+    if (token.special) special_ids_.insert(token.id);
     Group& group = groups_[token.normalized];
     if (token.spelling.empty() || group.spellings.find(token.spelling) >= 0) continue;
     group.spellings.add(token.spelling, static_cast<int64_t>(tokens_.size()) - 1);
@@ -99,10 +100,6 @@ std::vector<AddedTokens::Part> AddedTokens::cut(std::string_view text, bool norm
   }
   if (done < text.size()) parts.push_back({done, text.size(), -1});
   return parts;
-}
-
-bool AddedTokens::is_special(int32_t id) const {
-  return std::any_of(tokens_.begin(), tokens_.end(), [id](const AddedToken& token) { return token.special && token.id == id; });
 }
 
 }  // namespace ingot::data

@@ -1,9 +1,12 @@
 // Tokens that are looked for in the text itself, before the model: special ones like "<s>", and words that users added.
 #pragma once
 
+#include <array>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "data/hugging_face/normalizer.h"
@@ -34,14 +37,15 @@ class AddedTokens {
   std::vector<Part> cut(std::string_view text, bool normalized) const;
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
-  bool is_special(int32_t id) const;
+  bool is_special(int32_t id) const { return special_ids_.contains(id); }
 
  private:
   std::vector<AddedToken> tokens_;
+  std::unordered_set<int32_t> special_ids_;
   struct Group {
     Vocabulary spellings;  // to index in tokens_
     std::unique_ptr<PrefixTree> tree;
-    std::vector<bool> first_bytes = std::vector<bool>(256, false);
+    std::array<bool, 256> first_bytes{};
   };
   Group groups_[2];  // before and after normalisation
 };

@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "data/bpe_merges.h"
+#include "data/hugging_face/byte_level.h"
 #include "data/hugging_face/fields.h"
 #include "data/hugging_face/model.h"
 #include "data/utf8.h"
@@ -64,7 +67,7 @@ class Bpe : public TokenModel {
     ids.resize(before + merges_.apply(std::span(ids).subspan(before)));
   }
 
- private:
+ protected:
   // One id per character: its token, its bytes, or the unknown token; a run of unknown ones may count as one.
   void add_characters(std::string_view text, std::vector<int32_t>& ids) const {
     bool unknown_before = false;
@@ -94,7 +97,43 @@ class Bpe : public TokenModel {
   BpeMerges merges_;
 };
 
+class ByteLevelBpe : public Bpe {
+ public:
+  explicit ByteLevelBpe(const nlohmann::json& json) : Bpe(json) {
+    for (size_t byte = 0; byte < byte_ids_.size(); ++byte)
+      byte_ids_[byte] = vocabulary_.find(bytes_to_byte_level(std::string(1, static_cast<char>(byte))));
+    if (!is_complete()) return;
+    bytes_bpe_ = ByteBpe(byte_ids_, std::move(merges_));
+    if (ignore_merges_) bytes_bpe_.keep_whole(tokens());
+  }
+
+  bool is_complete() const {
+    return prefix_.empty() && suffix_.empty() && std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
+  }
+  bool words_are_independent() const override { return false; }
+
+  void encode(std::string_view bytes, std::vector<int32_t>& ids) const override { bytes_bpe_.encode(bytes, ids); }
+
+ private:
+  std::vector<std::pair<std::string, int32_t>> tokens() const {
+    std::vector<std::pair<std::string, int32_t>> tokens;
+    for (const auto& [token, id] : vocabulary_.entries()) {
+      if (std::string bytes; append_byte_level(token, bytes)) tokens.emplace_back(bytes, id);
+    }
+    return tokens;
+  }
+
+  std::array<int32_t, 256> byte_ids_{};
+  ByteBpe bytes_bpe_;
+};
+
 }  // namespace
+
+std::unique_ptr<TokenModel> make_byte_level_bpe(const nlohmann::json& json) {
+  if (kind_of_model(json) != "BPE") return nullptr;
+  auto model = std::make_unique<ByteLevelBpe>(json);
+  return model->is_complete() ? std::move(model) : nullptr;
+}
 
 std::unique_ptr<TokenModel> make_bpe(const nlohmann::json& json) { return std::make_unique<Bpe>(json); }
 

@@ -3,16 +3,12 @@
 #include "data/hugging_face/fields.h"
 
 namespace ingot::data {
-namespace {
 
-// Files of old have no type; some field of theirs says it.
 std::string kind_of_model(const nlohmann::json& json) {
   if (json.contains("type")) return kind_of(json);
   if (json.contains("merges")) return "BPE";
   return json.contains("max_input_chars_per_word") ? "WordPiece" : "";
 }
-
-}  // namespace
 
 std::unique_ptr<TokenModel> make_token_model(const nlohmann::json& json) {
   const std::string kind = kind_of_model(json);

@@ -24,9 +24,14 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
+/// The type of a model; files of old have none, and some field of theirs says it.
+std::string kind_of_model(const nlohmann::json& json);
+
 /// BPE, Unigram, WordPiece or WordLevel from its JSON. Throws DataError naming a kind or an option that is not supported.
 std::unique_ptr<TokenModel> make_token_model(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_bpe(const nlohmann::json& json);
+/// A BPE over ByteLevel's alphabet that takes the bytes themselves; null for a model that is none.
+std::unique_ptr<TokenModel> make_byte_level_bpe(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_word_level(const nlohmann::json& json);
 std::unique_ptr<TokenModel> make_wordpiece(const nlohmann::json& json);

@@ -5,6 +5,7 @@
 #include "data/hugging_face/byte_level.h"
 #include "data/hugging_face/fields.h"
 #include "data/hugging_face/normalizer.h"
+#include "data/hugging_face/word_scanner.h"
 
 namespace ingot::data {
 namespace {
@@ -72,34 +73,57 @@ void split(std::vector<Segment>& segments, const Regex& pattern, Behavior behavi
   segments = std::move(out);
 }
 
+void scan(std::vector<Segment>& segments, WordScanner scanner) {
+  std::vector<Segment> out;
+  for (const Segment& segment : segments) {
+    out.reserve(out.size() + segment.text.size() / 4);
+    for (size_t at = 0; at < segment.text.size();) {
+      const size_t end = scanner(segment.text, at);
+      out.push_back({segment.text.substr(at, end - at), segment.at_start && at == 0});
+      at = end;
+    }
+  }
+  segments = std::move(out);
+}
+
 class Splitter : public PreTokenizer {
  public:
-  Splitter(Regex pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  void apply(std::vector<Segment>& segments, TextStore& /*made*/) const override { split(segments, pattern_, behavior_, invert_); }
+  Splitter(Regex pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {
+    // Matches that leave no gaps: every one is a piece, and what lies between, which may be removed, is nothing.
+    if (behavior == Behavior::isolated || (behavior == Behavior::removed && invert)) scanner_ = scanner_of(pattern_);
+  }
+  void apply(std::vector<Segment>& segments, TextStore& /*made*/) const override {
+    if (scanner_) scan(segments, scanner_);
+    else split(segments, pattern_, behavior_, invert_);
+  }
 
  private:
   Regex pattern_;
   Behavior behavior_;
   bool invert_;
+  WordScanner scanner_ = nullptr;
 };
 
 class ByteLevel : public PreTokenizer {
  public:
-  explicit ByteLevel(const nlohmann::json& json)
-      : add_prefix_space_(json.at("add_prefix_space").get<bool>()), use_regex_(field_or(json, "use_regex", true)) {}
+  ByteLevel(const nlohmann::json& json, bool keep_bytes)
+      : keep_bytes_(keep_bytes),
+        add_prefix_space_(json.at("add_prefix_space").get<bool>()),
+        use_regex_(field_or(json, "use_regex", true)) {}
 
   void apply(std::vector<Segment>& segments, TextStore& made) const override {
     for (auto& segment : segments) {
       if (add_prefix_space_ && !segment.text.starts_with(' ')) segment.text = made.emplace_back(" ").append(segment.text);
     }
-    if (use_regex_) split(segments, words_, Behavior::isolated, false);
+    if (use_regex_) words_.apply(segments, made);
+    if (keep_bytes_) return;
     for (auto& segment : segments) segment.text = made.emplace_back(bytes_to_byte_level(segment.text));
   }
 
  private:
-  bool add_prefix_space_, use_regex_;
+  bool keep_bytes_, add_prefix_space_, use_regex_;
   // GPT-2's pattern.
-  Regex words_{R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+  Splitter words_{Regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"), Behavior::isolated, false};
 };
 
 class Metaspace : public PreTokenizer {
@@ -155,7 +179,7 @@ std::unique_ptr<PreTokenizer> make_fixed_length(const nlohmann::json& json) {
   return std::make_unique<Splitter>(Regex(fmt::format("(?s:.){{1,{}}}", characters)), Behavior::isolated, false);
 }
 
-std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
+std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, bool keep_bytes, int depth) {
   check_depth(depth);
   const std::string kind = kind_of(json);
   const auto splitter = [](std::string_view pattern, Behavior behavior, bool invert = false) {
@@ -164,10 +188,10 @@ std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
   if (kind.empty()) return std::make_unique<Sequence>();
   if (kind == "Sequence") {
     auto sequence = std::make_unique<Sequence>();
-    for (const auto& part : json.at("pretokenizers")) sequence->parts.push_back(make(part, depth + 1));
+    for (const auto& part : json.at("pretokenizers")) sequence->parts.push_back(make(part, keep_bytes, depth + 1));
     return sequence;
   }
-  if (kind == "ByteLevel") return std::make_unique<ByteLevel>(json);
+  if (kind == "ByteLevel") return std::make_unique<ByteLevel>(json, keep_bytes);
   if (kind == "Metaspace") return std::make_unique<Metaspace>(json);
   if (kind == "Split")
     return std::make_unique<Splitter>(pattern_of(json), behavior_of(json.at("behavior").get<std::string>()),
@@ -186,6 +210,19 @@ std::unique_ptr<PreTokenizer> make(const nlohmann::json& json, int depth) {
 
 }  // namespace
 
-std::unique_ptr<PreTokenizer> make_pre_tokenizer(const nlohmann::json& json) { return make(json, 0); }
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const nlohmann::json& json, bool keep_bytes) { return make(json, keep_bytes, 0); }
+
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Regex& pattern) {
+  return std::make_unique<Splitter>(pattern, Behavior::removed, /*invert=*/true);
+}
+
+bool ends_in_byte_level(const nlohmann::json& json) {
+  if (kind_of(json) == "ByteLevel") return true;
+  if (kind_of(json) != "Sequence" || json.at("pretokenizers").empty()) return false;
+  const auto& parts = json.at("pretokenizers");
+  return kind_of(parts.back()) == "ByteLevel" && std::all_of(parts.begin(), parts.end() - 1, [](const auto& part) {
+           return kind_of(part) != "ByteLevel" && kind_of(part) != "Sequence";
+         });
+}
 
 }  // namespace ingot::data

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/hugging_face/regex.h"
+
 namespace ingot::data {
 
 /// Texts that stay where they are while more come.
@@ -25,7 +27,14 @@ class PreTokenizer {
   virtual void apply(std::vector<Segment>& segments, TextStore& made) const = 0;
 };
 
-/// From the JSON of a pre-tokenizer; null gives one that cuts nothing. Throws DataError naming a kind that is not supported.
-std::unique_ptr<PreTokenizer> make_pre_tokenizer(const nlohmann::json& json);
+/// From the JSON of a pre-tokenizer; null gives one that cuts nothing. `keep_bytes`: ByteLevel leaves out the step from bytes to its
+/// alphabet. Throws DataError naming a kind that is not supported.
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const nlohmann::json& json, bool keep_bytes = false);
+
+/// One that makes every match of `pattern` a piece; what lies between is dropped.
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Regex& pattern);
+
+/// Whether its last step, and no other, is ByteLevel: a model that takes bytes can then do without the alphabet.
+bool ends_in_byte_level(const nlohmann::json& json);
 
 }  // namespace ingot::data

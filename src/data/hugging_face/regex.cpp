@@ -17,10 +17,11 @@ constexpr uint32_t kMatchSteps = 5'000'000;  // an honest pattern needs a few pe
 constexpr uint32_t kHeapKiB = 64 * 1024;
 
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";  // Oniguruma's word characters
+constexpr std::string_view kRustWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 
 class Translator {
  public:
-  explicit Translator(std::string_view pattern) : pattern_(pattern) {}
+  Translator(std::string_view pattern, Dialect dialect) : pattern_(pattern), dialect_(dialect) {}
 
   std::string run() {
     while (at_ < pattern_.size()) {
@@ -28,6 +29,7 @@ class Translator {
       if (c == '\\') escape();
       else if (in_class_) class_character(c);
       else if (c == '[') open_class();
+      else if (c == '{' && dialect_ == Dialect::oniguruma) interval();
       else copy(1);
     }
     return out_;
@@ -48,6 +50,8 @@ class Translator {
     at_ += count;
   }
 
+  std::string_view word() const { return dialect_ == Dialect::rust ? kRustWord : kWord; }
+
   // Inside a class the sets stand as they are, outside they need brackets of their own.
   std::string set(std::string_view members, bool negated = false) const {
     return in_class_ ? std::string(members) : fmt::format("[{}{}]", negated ? "^" : "", members);
@@ -60,8 +64,8 @@ class Translator {
       case 'S': return replace(2, "\\P{White_Space}");
       case 'd': return replace(2, "\\p{Nd}");
       case 'D': return replace(2, "\\P{Nd}");
-      case 'w': return replace(2, set(kWord));
-      case 'W': return in_class_ ? refuse("\\W inside brackets") : replace(2, set(kWord, true));
+      case 'w': return replace(2, set(word()));
+      case 'W': return in_class_ ? refuse("\\W inside brackets") : replace(2, set(word(), true));
       case 'h': return replace(2, set("0-9a-fA-F"));
       case 'H': return in_class_ ? refuse("\\H inside brackets") : replace(2, set("0-9a-fA-F", true));
       case 'u': return unicode_escape();
@@ -88,6 +92,16 @@ class Translator {
     replace(6, fmt::format("\\x{{{}}}", digits));
   }
 
+  // In Ruby a plus behind an interval is no possession: what was counted comes once or more.
+  void interval() {
+    const size_t end = pattern_.find('}', at_);
+    const bool counts =
+        end != std::string_view::npos && pattern_.substr(at_ + 1, end - at_ - 1).find_first_not_of("0123456789,") == std::string_view::npos;
+    if (!counts || !pattern_.substr(end + 1).starts_with('+')) return copy(1);
+    if (!pattern_.substr(at_).starts_with("{1,")) refuse("a plus behind an interval that does not begin with 1");
+    replace(end + 2 - at_, "+");
+  }
+
   void open_class() {
     in_class_ = true;
     copy(1);
@@ -108,6 +122,7 @@ class Translator {
   }
 
   std::string_view pattern_;
+  Dialect dialect_;
   size_t at_ = 0;
   bool in_class_ = false;
   std::string out_;
@@ -137,7 +152,7 @@ std::string message_of(int code) {
 
 }  // namespace
 
-std::string oniguruma_to_pcre2(std::string_view pattern) { return Translator(pattern).run(); }
+std::string to_pcre2(std::string_view pattern, Dialect dialect) { return Translator(pattern, dialect).run(); }
 
 struct Regex::Code {
   pcre2_code* code = nullptr;
@@ -147,10 +162,11 @@ struct Regex::Code {
   ~Code() { pcre2_code_free(code); }
 };
 
-Regex::Regex(std::string_view oniguruma_pattern) : pattern_(oniguruma_pattern) {
+Regex::Regex(std::string_view pattern, Dialect dialect) : pattern_(pattern), dialect_(dialect) {
   if (pattern_.size() > kLongestPattern) throw DataError("a pattern of {} bytes is longer than any tokenizer needs", pattern_.size());
-  // Ruby's ^ and $ are borders of lines.
-  compile(oniguruma_to_pcre2(pattern_), PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+  // Ruby's ^ and $ are borders of lines, Rust's of the text.
+  const uint32_t ends = dialect == Dialect::oniguruma ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
+  compile(to_pcre2(pattern_, dialect), ends | PCRE2_NEVER_BACKSLASH_C);
 }
 
 Regex Regex::literal(std::string_view text) {

@@ -1,6 +1,6 @@
-// Regular expressions of tokenizer.json files. They are written for Oniguruma (Ruby's syntax) and run here on PCRE2: the few
-// escapes that mean something else are translated, what cannot be translated is refused. Patterns and texts are hostile:
-// every match has a budget of steps.
+// Regular expressions of tokenizers. Those of tokenizer.json files are written for Oniguruma (Ruby's syntax), those of tiktoken for Rust's
+// fancy-regex; both run here on PCRE2: what means something else there is translated, what cannot be translated is refused. Patterns and
+// texts are hostile: every match has a budget of steps.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,8 @@
 
 namespace ingot::data {
 
+enum class Dialect { oniguruma, rust };
+
 class Regex {
  public:
   struct Match {
@@ -18,7 +20,7 @@ class Regex {
   };
 
   /// Throws DataError when the pattern is wrong, too large, or uses what PCRE2 has no word for.
-  explicit Regex(std::string_view oniguruma_pattern);
+  explicit Regex(std::string_view pattern, Dialect dialect = Dialect::oniguruma);
   /// Matches the text itself.
   static Regex literal(std::string_view text);
   /// Matches one extended grapheme cluster (Unicode Standard Annex 29).
@@ -29,6 +31,7 @@ class Regex {
   std::vector<Match> find_all(std::string_view text) const;
 
   const std::string& pattern() const { return pattern_; }
+  Dialect dialect() const { return dialect_; }
 
  private:
   struct Code;
@@ -36,10 +39,11 @@ class Regex {
   void compile(const std::string& translated, uint32_t options);
 
   std::string pattern_;
+  Dialect dialect_ = Dialect::oniguruma;
   std::shared_ptr<const Code> code_;
 };
 
 /// The same pattern in PCRE2's syntax. Throws DataError.
-std::string oniguruma_to_pcre2(std::string_view pattern);
+std::string to_pcre2(std::string_view pattern, Dialect dialect = Dialect::oniguruma);
 
 }  // namespace ingot::data

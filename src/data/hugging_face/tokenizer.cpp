@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/hugging_face/fields.h"
+#include "data/hugging_face/special_tokens.h"
 #include "data/utf8.h"
 #include "data/words.h"
 
@@ -11,18 +12,7 @@ namespace ingot::data {
 
 using base::DataError;
 
-namespace {
-
-constexpr int64_t kLargestFileBytes = int64_t{512} << 20;
-
-// The text of a token in tokenizer_config.json: "<s>" or {"content": "<s>", …}.
-std::string content_of_token(const nlohmann::json& config, const char* name) {
-  const auto found = config.find(name);
-  if (found == config.end() || found->is_null()) return "";
-  return found->is_object() ? found->at("content").get<std::string>() : found->get<std::string>();
-}
-
-}  // namespace
+static constexpr int64_t kLargestFileBytes = int64_t{512} << 20;
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(const fs::path& path) {
   path_ = path;
@@ -39,16 +29,20 @@ void HuggingFaceTokenizer::load(const std::string& text, const std::string& conf
   try {
     const auto json = nlohmann::json::parse(text);
     const auto component = [&](const char* name) { return json.contains(name) ? json.at(name) : nlohmann::json(); };
-    model_ = make_token_model(json.at("model"));
+    if (ends_in_byte_level(component("pre_tokenizer"))) model_ = make_byte_level_bpe(json.at("model"));
+    const bool takes_bytes = model_ != nullptr;
+    if (!takes_bytes) model_ = make_token_model(json.at("model"));
     normalizer_ = make_normalizer(component("normalizer"));
-    pre_tokenizer_ = make_pre_tokenizer(component("pre_tokenizer"));
+    pre_tokenizer_ = make_pre_tokenizer(component("pre_tokenizer"), takes_bytes);
     decoder_ = make_decoder(component("decoder"));
     if (json.contains("added_tokens")) added_ = AddedTokens(json.at("added_tokens"), *normalizer_);
     for (const auto& [token, id] : model_->vocabulary().entries()) pieces_[id] = token;
     for (const auto& token : added_.tokens()) pieces_[token.id] = token.spelling;
     for (const auto& [id, token] : pieces_) vocab_size_ = std::max(vocab_size_, id + 1);
     if (const auto processor = component("post_processor"); !processor.is_null()) read_template(processor, 0);
-    read_special(config.empty() ? nlohmann::json::object() : nlohmann::json::parse(config));
+    special_ = special_tokens_of(config.empty() ? nlohmann::json::object() : nlohmann::json::parse(config),
+                                 [&](std::string_view name) { return id_of(name); });
+    if (special_.unk < 0) special_.unk = model_->unk_id();
   } catch (const nlohmann::json::exception& wrong) {
     throw DataError("{} is not a tokenizer.json that can be read: {}", path_.string(), wrong.what());
   } catch (const DataError& wrong) {
@@ -78,24 +72,6 @@ void HuggingFaceTokenizer::read_template(const nlohmann::json& processor, int de
   } else {
     refuse_kind("post-processor", kind);
   }
-}
-
-void HuggingFaceTokenizer::read_special(const nlohmann::json& config) {
-  // Names that say what they are, for files without a configuration.
-  const auto choose = [&](const char* field, const std::vector<std::string>& usual) {
-    const std::string named = content_of_token(config, field);
-    if (!named.empty()) return id_of(named);
-    if (config.contains(field)) return -1;
-    for (const auto& name : usual) {
-      if (const int32_t id = id_of(name); id >= 0) return id;
-    }
-    return -1;
-  };
-  special_.bos = choose("bos_token", {"<bos>", "<s>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]"});
-  special_.eos = choose("eos_token", {"<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "[SEP]"});
-  special_.pad = choose("pad_token", {"<pad>", "<|pad|>", "[PAD]"});
-  special_.unk = choose("unk_token", {});
-  if (special_.unk < 0) special_.unk = model_->unk_id();
 }
 
 std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view text) const {

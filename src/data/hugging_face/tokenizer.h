@@ -34,7 +34,6 @@ class HuggingFaceTokenizer : public Tokenizer {
  private:
   void load(const std::string& text, const std::string& config);
   void read_template(const nlohmann::json& processor, int depth);
-  void read_special(const nlohmann::json& config);
   void encode_segment(Segment segment, std::vector<int32_t>& ids) const;
 
   std::unique_ptr<Normalizer> normalizer_;

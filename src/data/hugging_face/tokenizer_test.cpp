@@ -154,11 +154,14 @@ TEST(HuggingFaceTokenizer, folder_is_loaded_with_its_configuration) {
 }
 
 TEST(OnigurumaPatterns, escapes_with_another_meaning_are_translated) {
-  EXPECT_EQ(oniguruma_to_pcre2(R"(\s[^\S\d]\h[\h])"), R"(\p{White_Space}[^\P{White_Space}\p{Nd}][0-9a-fA-F][0-9a-fA-F])");
-  EXPECT_EQ(oniguruma_to_pcre2(R"([]\]a[:alpha:]]\u00e9\\s)"), R"([]\]a[:alpha:]]\x{00e9}\\s)");
-  EXPECT_THROW(oniguruma_to_pcre2(R"([a[bc]])"), DataError);
-  EXPECT_THROW(oniguruma_to_pcre2(R"(\R)"), DataError);
-  EXPECT_THROW(oniguruma_to_pcre2("a\\"), DataError);
+  EXPECT_EQ(to_pcre2(R"(\s[^\S\d]\h[\h])"), R"(\p{White_Space}[^\P{White_Space}\p{Nd}][0-9a-fA-F][0-9a-fA-F])");
+  EXPECT_EQ(to_pcre2(R"([]\]a[:alpha:]]\u00e9\\s)"), R"([]\]a[:alpha:]]\x{00e9}\\s)");
+  EXPECT_THROW(to_pcre2(R"([a[bc]])"), DataError);
+  EXPECT_THROW(to_pcre2(R"(\R)"), DataError);
+  EXPECT_THROW(to_pcre2("a\\"), DataError);
+  EXPECT_EQ(to_pcre2(R"(a{1,3}+b{2}[{]+)"), R"(a+b{2}[{]+)") << "to Ruby a plus behind an interval is a second quantifier";
+  EXPECT_EQ(to_pcre2(R"(a{1,3}+\w)", Dialect::rust), R"(a{1,3}+[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
+  EXPECT_THROW(to_pcre2("a{2,3}+"), DataError);
 }
 
 }  // namespace

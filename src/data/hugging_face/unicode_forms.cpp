@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 #endif
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -35,11 +36,19 @@ std::string by_character(std::string_view text, const Change& change) {
   return out;
 }
 
-}  // namespace
-
-std::string to_unicode_form(std::string_view text, UnicodeForm form) {
-  if (is_ascii(text)) return std::string(text);
 #ifdef INGOT_UTF8PROC
+// What lies below U+0300, of the lead bytes up to 0xCB, is in NFC.
+bool is_surely_nfc(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0xCC; });
+}
+#endif
+
+void append_in_form(std::string_view text, UnicodeForm form, std::string& out) {
+#ifdef INGOT_UTF8PROC
+  if (form == UnicodeForm::nfc && is_surely_nfc(text)) {
+    out += text;
+    return;
+  }
   int options = UTF8PROC_STABLE;
   options |= form == UnicodeForm::nfc || form == UnicodeForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
@@ -48,11 +57,30 @@ std::string to_unicode_form(std::string_view text, UnicodeForm form) {
                                  static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
   if (size < 0) throw base::DataError("a text of {} bytes cannot be normalised: {}", text.size(), utf8proc_errmsg(size));
-  return {reinterpret_cast<const char*>(made), static_cast<size_t>(size)};
+  out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
 #else
   require_ascii(text, "a Unicode normalisation form");
-  return std::string(text);
 #endif
+}
+
+}  // namespace
+
+std::string to_unicode_form(std::string_view text, UnicodeForm form) {
+  std::string out;
+  out.reserve(text.size());
+  const auto is_ascii_byte = [&](size_t i) { return static_cast<unsigned char>(text[i]) < 0x80; };
+  for (size_t at = 0; at < text.size();) {
+    size_t run = at;  // where the next run beyond ASCII begins
+    while (run < text.size() && is_ascii_byte(run)) ++run;
+    size_t end = run;
+    while (end < text.size() && !is_ascii_byte(end)) ++end;
+    // A mark may compose with the ASCII character before it; what follows a run never changes with it.
+    const size_t begin = run > at && run < text.size() ? run - 1 : run;
+    out += text.substr(at, begin - at);
+    if (begin < end) append_in_form(text.substr(begin, end - begin), form, out);
+    at = end;
+  }
+  return out;
 }
 
 std::string to_lower_case(std::string_view text) {
