@@ -111,7 +111,7 @@ static std::optional<chat::ChatTemplate> chat_template_of(const TokenizeCommand&
 }
 
 int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
-  require(command.tokenizer, "--tokenizer", "name a .model, a tokenizer.json or a folder with either");
+  require(command.tokenizer, "--tokenizer", "name a .model, a tokenizer.json, a .tiktoken file or a folder with one of them");
   require(command.output, "--output", "name the prefix of the .bin and .idx to write");
   if (command.threads < 0) throw base::UsageError("--threads {} must be 0 or more", command.threads);
   TokenizeOptions options;
@@ -265,7 +265,7 @@ int run_data_export_tokenizer(const ExportTokenizerCommand& command, std::ostrea
   else
     out << fmt::format("{}: {}\n", command.output,
                        result.tokenizer_json ? "tokenizer.json with the same ids, and what belongs to it"
-                                             : "tokenizer.model only, because " + result.why_not);
+                                             : "no tokenizer.json, because " + result.why_not);
   return result.tokenizer_json ? 0 : 3;
 }
 

@@ -6,7 +6,7 @@ namespace ingot::data {
 
 void declare_settings(base::SettingsTable& table, DataConfig& config) {
   table.add("data.tokenizer", config.tokenizer,
-            "tokenizer of the data: a SentencePiece .model, a tokenizer.json, or a folder that holds either");
+            "tokenizer of the data: a SentencePiece .model, a tokenizer.json, a .tiktoken file, or a folder that holds one of them");
   table.add_list<DataSource>(
       "data.sources", config.sources,
       [](base::SettingsTable& inner, DataSource& source) {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "data/hugging_face/tokenizer.h"
 #include "data/sentencepiece_tokenizer.h"
+#include "data/tiktoken_tokenizer.h"
 #include "data/utf8.h"
 #include "data/words.h"
 
@@ -153,6 +154,15 @@ void write_configuration(const Tokenizer& tokenizer, const fs::path& folder) {
   base::write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
+void copy_beside(const Tokenizer& tokenizer, const fs::path& folder) {
+  const fs::path source = tokenizer.path().parent_path();
+  for (const char* name : {"special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"}) {
+    if (source / name == tokenizer.path()) continue;
+    if (fs::exists(source / name)) copy_whole(source / name, folder / name);
+    else if (std::string_view(name) == "tokenizer_config.json") write_configuration(tokenizer, folder);
+  }
+}
+
 ExportedTokenizer export_sentencepiece(const SentencePieceTokenizer& tokenizer, const fs::path& folder) {
   ExportedTokenizer result;
   copy_whole(tokenizer.path(), folder / "tokenizer.model");
@@ -170,6 +180,14 @@ ExportedTokenizer export_sentencepiece(const SentencePieceTokenizer& tokenizer, 
   if (result.tokenizer_json) base::write_file_atomically(folder / "tokenizer.json", json);
   else base::log_warning("{} is exported as tokenizer.model alone, without tokenizer.json: {}", tokenizer.path().string(), result.why_not);
   return result;
+}
+
+// With its settings under names of its own, so that a folder needs no known name.
+ExportedTokenizer export_tiktoken(const TiktokenTokenizer& tokenizer, const fs::path& folder) {
+  copy_whole(tokenizer.path(), folder / "tokenizer.tiktoken");
+  base::write_file_atomically(folder / "tiktoken.json", tokenizer.settings_json());
+  copy_beside(tokenizer, folder);
+  return {false, "merges by rank of a .tiktoken file are no list of merges"};
 }
 
 }  // namespace
@@ -200,12 +218,9 @@ std::string tokenizer_json_of(const SentencePieceModel& model, const SpecialToke
 ExportedTokenizer export_tokenizer(const Tokenizer& tokenizer, const fs::path& folder) {
   if (const auto* sentencepiece = dynamic_cast<const SentencePieceTokenizer*>(&tokenizer))
     return export_sentencepiece(*sentencepiece, folder);
+  if (const auto* tiktoken = dynamic_cast<const TiktokenTokenizer*>(&tokenizer)) return export_tiktoken(*tiktoken, folder);
   copy_whole(tokenizer.path(), folder / "tokenizer.json");
-  const fs::path source = tokenizer.path().parent_path();
-  for (const char* name : {"special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"}) {
-    if (fs::exists(source / name)) copy_whole(source / name, folder / name);
-    else if (std::string_view(name) == "tokenizer_config.json") write_configuration(tokenizer, folder);
-  }
+  copy_beside(tokenizer, folder);
   return {true, ""};
 }
 

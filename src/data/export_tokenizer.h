@@ -14,7 +14,8 @@ struct ExportedTokenizer {
 };
 
 /// Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json into an existing folder; a SentencePiece model also
-/// lies there as tokenizer.model. A tokenizer that came as a tokenizer.json is copied with what lies beside it.
+/// lies there as tokenizer.model. A tokenizer that came as a tokenizer.json is copied with what lies beside it, one of a .tiktoken file as
+/// tokenizer.tiktoken with a tiktoken.json that says its pattern and special tokens, and without tokenizer.json.
 ///
 /// The tokenizer.json of a SentencePiece model gives the library's ids for every text, save that the spellings of special tokens
 /// ("<eos>") are taken for these tokens, as Hugging Face does everywhere. Models that it cannot express so (normalisation rules,

@@ -11,6 +11,7 @@
 #include "data/sentencepiece_tokenizer.h"
 #include "data/test_support.h"
 #include "data/text_reader.h"
+#include "data/tiktoken_tokenizer.h"
 #include "data/utf8.h"
 
 namespace ingot::data {
@@ -84,6 +85,40 @@ TEST(Fuzz, damaged_character_maps_are_read_or_refused) {
     auto changed = model;
     changed.character_map.replace(0, 2048, map);
     use_tokenizer(SentencePieceTokenizer(changed.serialize(), "fuzzed"));
+  });
+}
+
+// Ranks of all bytes and a few merges.
+std::string small_ranks() {
+  std::string text;
+  int rank = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char b[] = {static_cast<char>(byte)};
+    text += base64_of(std::string_view(b, 1)) + " " + std::to_string(rank++) + "\n";
+  }
+  for (const char* token : {"he", "in", " b", " be", "gin", "ning", " begin", "\xC3\xA9", "  "})
+    text += base64_of(token) + " " + std::to_string(rank++) + "\n";
+  return text;
+}
+
+TEST(Fuzz, damaged_files_of_ranks_are_read_or_refused_with_the_line) {
+  const TiktokenSettings settings{R"({"pattern": " ?\\p{L}+|\\s+|.", "special_tokens": {"<eos>": 300}})", ""};
+  use_tokenizer(TiktokenTokenizer(small_ranks(), settings, "fuzzed.tiktoken"));
+  const auto read = [&](const std::string& ranks) {
+    try {
+      use_tokenizer(TiktokenTokenizer(ranks, settings, "fuzzed.tiktoken"));
+    } catch (const base::DataError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("fuzzed.tiktoken"));
+      throw;
+    }
+  };
+  EXPECT_LT(survivors(small_ranks(), 2000, 10, read), 1000);
+  const std::string all_settings = settings.tiktoken_json;
+  survivors(all_settings, 2000, 11, [&](const std::string& json) {
+    use_tokenizer(TiktokenTokenizer(small_ranks(), {json, ""}, "fuzzed.tiktoken"));
+  });
+  survivors(all_settings, 1000, 12, [&](const std::string& json) {
+    use_tokenizer(TiktokenTokenizer(small_ranks(), {"", json}, "fuzzed.tiktoken"));
   });
 }
 

@@ -37,6 +37,17 @@ class TemporaryFolder {
 
 inline std::string content_of(const fs::path& path) { return base::read_file(path); }
 
+inline std::string base64_of(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < 3; ++i) bits = bits << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0);
+    for (size_t i = 0; i < 4; ++i) text += at + i <= bytes.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+  }
+  return text;
+}
+
 /// Documents of the given lengths; the token at stream position p has the id first + p.
 inline fs::path counting_dataset(const TemporaryFolder& folder, const std::string& name, const std::vector<int>& lengths,
                                  int32_t first = 0) {

@@ -1,22 +1,53 @@
 #include "data/tokenizer.h"
 
+#include <fstream>
+
 #include "base/error.h"
 #include "data/hugging_face/tokenizer.h"
 #include "data/sentencepiece_tokenizer.h"
+#include "data/tiktoken_tokenizer.h"
 
 namespace ingot::data {
 
 using base::DataError;
 
+namespace {
+
+std::string first_bytes_of(const fs::path& path) {
+  std::string bytes(4096, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(file.gcount()));
+  return bytes;
+}
+
+std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
+  if (path.extension() == ".json") return std::make_unique<HuggingFaceTokenizer>(path);
+  if (path.extension() == ".tiktoken" || looks_like_tiktoken(first_bytes_of(path))) return std::make_unique<TiktokenTokenizer>(path);
+  return std::make_unique<SentencePieceTokenizer>(path);
+}
+
+// The one file of ranks in a folder.
+fs::path ranks_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".tiktoken") found.push_back(entry.path());
+  }
+  if (found.empty()) throw DataError("the folder {} holds no tokenizer.json, tokenizer.model or .tiktoken file", folder.string());
+  if (found.size() > 1)
+    throw DataError("the folder {} holds {} .tiktoken files: name the one that is meant", folder.string(), found.size());
+  return found[0];
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (!fs::exists(path)) throw DataError("the tokenizer {} does not exist; make one with 'ingot data train-tokenizer'", path.string());
-  if (!fs::is_directory(path)) {
-    if (path.extension() == ".json") return std::make_unique<HuggingFaceTokenizer>(path);
-    return std::make_unique<SentencePieceTokenizer>(path);
+  if (!fs::is_directory(path)) return load_file(path);
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(path / name)) return load_file(path / name);
   }
-  if (fs::exists(path / "tokenizer.json")) return std::make_unique<HuggingFaceTokenizer>(path / "tokenizer.json");
-  if (fs::exists(path / "tokenizer.model")) return std::make_unique<SentencePieceTokenizer>(path / "tokenizer.model");
-  throw DataError("the folder {} holds neither tokenizer.json nor tokenizer.model", path.string());
+  return load_file(ranks_in(path));
 }
 
 namespace {

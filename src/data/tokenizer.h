@@ -50,8 +50,9 @@ class Tokenizer {
   fs::path path_;
 };
 
-/// Loads a SentencePiece `.model`, a Hugging Face `tokenizer.json`, or a folder that holds either (tokenizer.json first; a
-/// tokenizer_config.json beside it names bos, eos and pad). Throws DataError naming the file and what is wrong with it.
+/// Loads a SentencePiece `.model`, a Hugging Face `tokenizer.json`, a `.tiktoken` file (also one of its form with another name), or a
+/// folder that holds one of them (the first of tokenizer.json, tokenizer.model, *.tiktoken; a tokenizer_config.json beside it names bos,
+/// eos and pad). Throws DataError naming the file and what is wrong with it.
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path);
 
 /// Turns ids into text one at a time, as generation produces them: text comes out as soon as no later id can change it, so

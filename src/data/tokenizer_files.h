@@ -11,8 +11,8 @@ namespace ingot::data {
 
 using TokenizerFiles = std::map<std::string, std::string>;
 
-/// What `tokenizer` was loaded from, as tokenizer.json or tokenizer.model, with what lies beside it: its configuration, special tokens,
-/// chat template and how a model generates. Throws FileError.
+/// What `tokenizer` was loaded from, as tokenizer.json, tokenizer.model or tokenizer.tiktoken (and tiktoken.json), with what lies beside
+/// it: its configuration, special tokens, chat template and how a model generates. Throws FileError.
 TokenizerFiles files_of(const Tokenizer& tokenizer);
 
 /// `origin` is for messages. Null without a tokenizer among the files; throws DataError for one that cannot be used.

@@ -22,8 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 
 std::unique_ptr<data::Tokenizer> tokenizer_in(const fs::path& folder) {
-  if (!fs::exists(folder / "tokenizer.json") && !fs::exists(folder / "tokenizer.model")) return nullptr;
-  return data::load_tokenizer(folder);
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
+    if (fs::exists(folder / name)) return data::load_tokenizer(folder);
+  }
+  return nullptr;
 }
 
 LoadedModel from_checkpoint(const fs::path& path, at::ScalarType dtype, at::Device device, const parallel::Layout& layout) {

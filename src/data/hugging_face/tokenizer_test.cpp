@@ -150,7 +150,7 @@ TEST(HuggingFaceTokenizer, folder_is_loaded_with_its_configuration) {
   EXPECT_EQ(load_tokenizer(folder / "tokenizer.json")->special().eos, 1);
   expect_error<DataError>([&] { load_tokenizer(folder / "none"); }, {"none does not exist"});
   fs::remove(folder / "tokenizer.json");
-  expect_error<DataError>([&] { load_tokenizer(folder.path()); }, {"neither tokenizer.json nor tokenizer.model"});
+  expect_error<DataError>([&] { load_tokenizer(folder.path()); }, {"no tokenizer.json, tokenizer.model or .tiktoken"});
 }
 
 TEST(OnigurumaPatterns, escapes_with_another_meaning_are_translated) {
