@@ -40,13 +40,15 @@ def compare(w, name, tokenizer, many, decoded=True):
     assert len(ids_seen) > 50, (name, len(ids_seen))
 
 
-# Hugging Face's tables of punctuation, accents and control characters are of an older Unicode: what they do not know is left out.
+# Hugging Face's tables of forms, punctuation, accents and control characters are of an older Unicode: what they do not know is left out.
 def known(many):
     clean = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=True, lowercase=False)
     split = pre_tokenizers.Punctuation()
 
     def is_known(c):
         kind = unicodedata.category(c)
+        if normalizers.NFKD().normalize_str(c) != unicodedata.normalize("NFKD", c):
+            return False
         if kind[0] == "P":
             return len(split.pre_tokenize_str(f"a{c}b")) == 3
         return kind not in ("Mn", "Cf") or not clean.normalize_str(c)
@@ -70,6 +72,37 @@ def wordpiece_tokenizers_agree(w):
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", sep), ("[CLS]", cls)) if number % 2 else processors.TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", cls), ("[SEP]", sep)])
         compare(w, f"wordpiece_{number}", tokenizer, many if number < 2 else many[-6000:])
+
+
+CL100K = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+MARKS = LLAMA3.replace(r"]?\p{L}+", r"]?[\p{L}\p{M}]+").replace("{1,3}", "").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
+
+
+def byte_level(*before, **how):
+    return pre_tokenizers.Sequence([*before, pre_tokenizers.ByteLevel(**({"add_prefix_space": False, "use_regex": False} | how))])
+
+
+def byte_level_tokenizers_agree(w):
+    split = pre_tokenizers.Split
+    many = known(texts(2, 5, ["<|end|>"]))
+    forms = {
+        "gpt2": (pre_tokenizers.ByteLevel(add_prefix_space=False), None, False),
+        "prefix": (pre_tokenizers.ByteLevel(add_prefix_space=True), normalizers.NFKC(), False),
+        "llama3": (byte_level(split(Regex(LLAMA3), "isolated")), None, True),
+        "qwen": (byte_level(split(Regex(LLAMA3.replace("{1,3}", "")), "isolated")), normalizers.NFC(), False),
+        "marks": (byte_level(split(Regex(MARKS), "isolated")), normalizers.NFD(), False),
+        "removed": (byte_level(split(Regex(LLAMA3), "removed", invert=True)), normalizers.NFKD(), True),
+        "cl100k": (byte_level(split(Regex(CL100K), "isolated")), None, True),
+        "several": (byte_level(split(Regex(r"\p{N}{1,3}"), "isolated"), split(Regex("[一-龥぀-ゟ゠-ヿ]+"), "isolated"), pre_tokenizers.Punctuation(), use_regex=True), None, False),
+    }
+    for name, (pre_tokenizer, normalizer, ignore_merges) in forms.items():
+        tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoders.ByteLevel()
+        if normalizer:
+            tokenizer.normalizer = normalizer
+        trained(tokenizer, trainers.BpeTrainer(vocab_size=6000, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        compare(w, f"bytes_{name}", tokenizer, many if name in ("gpt2", "llama3") else many[-4000:])
 
 
 def other_prefixes_and_word_lists_agree(w):
@@ -143,4 +176,4 @@ def what_is_not_supported_is_named(w):
     assert "pre-tokenizer 'UnicodeScripts' is not supported" in said, said
 
 
-run_chosen([wordpiece_tokenizers_agree, other_prefixes_and_word_lists_agree, decoders_agree, compiled_normalisation_agrees, what_is_not_supported_is_named])
+run_chosen([wordpiece_tokenizers_agree, byte_level_tokenizers_agree, other_prefixes_and_word_lists_agree, decoders_agree, compiled_normalisation_agrees, what_is_not_supported_is_named])

@@ -1,13 +1,13 @@
-// A tokenizer over many texts, for tests/python/tokenizers_test.py and benchmarks/tokenizers.py; no part of ingot.
+// A tokenizer over many texts, for tests/python/tokenizers_test.py and benchmarks/tokenizer_rates.py; no part of ingot.
 //
 //   tokenizer_exercise TOKENIZER ids TEXTS     ids, ids with special tokens and decoded text of each text, to stdout
-//   tokenizer_exercise TOKENIZER rate TEXTS    for each line on stdin: encodes all texts, prints the seconds it took
+//   tokenizer_exercise TOKENIZER rate          for each TEXTS on stdin: encodes them, prints the CPU seconds it took and the number of ids
 //
 // TEXTS and stdout are lists of lists: a uint32 of the length before each list, of bytes or of int32. Status 1 with a message on stderr
 // for a tokenizer that cannot be used.
-#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <iostream>
 
 #include "base/error.h"
@@ -45,19 +45,20 @@ void write_ids(const Tokenizer& tokenizer, const std::vector<std::string>& texts
   }
 }
 
-void write_rates(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto start = std::chrono::steady_clock::now();
+void write_rates(const Tokenizer& tokenizer) {
+  for (std::string path; std::getline(std::cin, path);) {
+    const auto texts = texts_of(path);
+    const std::clock_t start = std::clock();
     size_t count = 0;
     for (const auto& text : texts) count += tokenizer.encode(text).size();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    std::cout << took.count() << " " << count << std::endl;
+    std::cout << static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC << " " << count << std::endl;
   }
 }
 
-int run(const std::string& tokenizer, const std::string& mode, const std::string& texts) try {
-  const auto loaded = load_tokenizer(tokenizer);
-  (mode == "rate" ? write_rates : write_ids)(*loaded, texts_of(texts));
+int run(const std::vector<std::string>& arguments) try {
+  const auto tokenizer = load_tokenizer(arguments[0]);
+  if (arguments[1] == "rate") write_rates(*tokenizer);
+  else write_ids(*tokenizer, texts_of(arguments.at(2)));
   return 0;
 } catch (const base::Error& error) {
   std::cerr << error.what() << "\n";
@@ -68,7 +69,7 @@ int run(const std::string& tokenizer, const std::string& mode, const std::string
 }  // namespace ingot::data
 
 int main(int argc, char** argv) {
-  if (argc == 4) return ingot::data::run(argv[1], argv[2], argv[3]);
-  std::cerr << "tokenizer_exercise TOKENIZER ids|rate TEXTS\n";
+  if (argc == 3 || argc == 4) return ingot::data::run({argv + 1, argv + argc});
+  std::cerr << "tokenizer_exercise TOKENIZER ids TEXTS | TOKENIZER rate\n";
   return 2;
 }
