@@ -192,7 +192,8 @@ std::vector<int32_t> TiktokenTokenizer::encode(std::string_view text) const {
     }
     std::vector<Segment> segments{{text.substr(part.begin, part.end - part.begin), false}};
     words_of_->apply(segments, made);
-    for (const auto& segment : segments) words.append(segment.text, ids, encode);
+    words.append_all(
+        segments, [](const Segment& segment) { return segment.text; }, ids, encode);
   }
   return ids;
 }

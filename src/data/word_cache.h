@@ -60,6 +60,16 @@ class WordCache {
       cache_.idle_.push_back(std::move(table_));
     }
 
+    /// Appends the ids of each word to `out`; `text_of(word)` is a word's text. What lies some words ahead is fetched meanwhile.
+    template <class Words, class TextOf, class Encode>
+    void append_all(const Words& words, const TextOf& text_of, std::vector<int32_t>& out, const Encode& encode) {
+      constexpr size_t kAhead = 8;
+      for (size_t i = 0; i < words.size(); ++i) {
+        if (i + kAhead < words.size()) prefetch(text_of(words[i + kAhead]));
+        append(text_of(words[i]), out, encode);
+      }
+    }
+
     /// Appends the ids of `word` to `out`: kept ones, or what `encode(word, out)` appends.
     template <class Encode>
     void append(std::string_view word, std::vector<int32_t>& out, const Encode& encode) {
@@ -80,6 +90,10 @@ class WordCache {
     }
 
    private:
+    void prefetch(std::string_view word) const {
+      if (!word.empty() && word.size() <= kLongestBytes) __builtin_prefetch(&(*table_)[slot_of(word)]);
+    }
+
     WordCache& cache_;
     std::unique_ptr<Table> table_;
   };

@@ -100,11 +100,12 @@ void HuggingFaceTokenizer::encode_segment(Segment segment, std::vector<int32_t>&
   pre_tokenizer_->apply(segments, made);
   const auto encode = [this](std::string_view word, std::vector<int32_t>& out) { model_->encode(word, out); };
   auto words = words_.lease();
-  for (const auto& piece : segments) {
-    if (piece.text.empty()) continue;
-    if (model_->words_are_independent()) for_each_word(piece.text, [&](std::string_view word) { words.append(word, ids, encode); });
-    else words.append(piece.text, ids, encode);
+  if (!model_->words_are_independent()) {
+    std::erase_if(segments, [](const Segment& piece) { return piece.text.empty(); });
+    return words.append_all(
+        segments, [](const Segment& piece) { return piece.text; }, ids, encode);
   }
+  for (const auto& piece : segments) for_each_word(piece.text, [&](std::string_view word) { words.append(word, ids, encode); });
 }
 
 std::vector<int32_t> HuggingFaceTokenizer::encode_with_special(std::string_view text) const {
