@@ -31,7 +31,7 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
 fs::path ranks_in(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".tiktoken") found.push_back(entry.path());
+    if (entry.path().extension() == ".tiktoken" || entry.path().filename() == "tiktoken.model") found.push_back(entry.path());
   }
   if (found.empty()) throw DataError("the folder {} holds no tokenizer.json, tokenizer.model or .tiktoken file", folder.string());
   if (found.size() > 1)

@@ -85,6 +85,21 @@ def folders_of_qwen_and_llama_agree(w):
     compare(w, w.path / "llama", LLAMA3, ranks, {name: 128_000 + i for i, name in enumerate(names)}, texts(1, 9, names[:8]))
 
 
+KIMI = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+def patterns_beside_the_file_agree(w):
+    """Kimi's, with differences of classes, in a folder as it is published."""
+    ranks = trained_ranks(5000)
+    write_ranks(w.path / "kimi" / "tiktoken.model", ranks)
+    (w.path / "kimi" / "tokenizer_config.json").write_text(json.dumps({"pattern": KIMI, "added_tokens_decoder": {"5000": {"content": "[BOS]"}, "5001": {"content": "<|im_end|>"}}}))
+    compare(w, w.path / "kimi", KIMI, ranks, {"[BOS]": 5000, "<|im_end|>": 5001}, texts(1, 10, ["[BOS]", "<|im_end|>"]))
+
+
 def vocabularies_of_any_order_agree(w):
     """Ranks that no training gives: random tokens in random order, many with several ways to be put together, and many with none."""
     rng = random.Random(6)
@@ -112,4 +127,4 @@ def what_is_wrong_is_said(w):
     assert "mine.tiktoken line 2: 'x' is not a rank" in message(w.path / "unknown", w.path)
 
 
-run_chosen([published_encodings_agree, folders_of_qwen_and_llama_agree, vocabularies_of_any_order_agree, what_is_wrong_is_said])
+run_chosen([published_encodings_agree, folders_of_qwen_and_llama_agree, patterns_beside_the_file_agree, vocabularies_of_any_order_agree, what_is_wrong_is_said])

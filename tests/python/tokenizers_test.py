@@ -94,6 +94,7 @@ def byte_level_tokenizers_agree(w):
         "marks": (byte_level(split(Regex(MARKS), "isolated")), normalizers.NFD(), False),
         "removed": (byte_level(split(Regex(LLAMA3), "removed", invert=True)), normalizers.NFKD(), True),
         "cl100k": (byte_level(split(Regex(CL100K), "isolated")), None, True),
+        "scripts": (byte_level(split(Regex(r"\p{Han}+|[\p{Hiragana}\p{Katakana}]+|\p{^Greek}"), "isolated")), None, False),
         "several": (byte_level(split(Regex(r"\p{N}{1,3}"), "isolated"), split(Regex("[一-龥぀-ゟ゠-ヿ]+"), "isolated"), pre_tokenizers.Punctuation(), use_regex=True), None, False),
     }
     for name, (pre_tokenizer, normalizer, ignore_merges) in forms.items():

@@ -19,6 +19,15 @@ constexpr uint32_t kHeapKiB = 64 * 1024;
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";  // Oniguruma's word characters
 constexpr std::string_view kRustWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 
+bool is_script(std::string_view name) {
+  const std::string pattern = fmt::format("\\p{{sc:{}}}", name);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
 class Translator {
  public:
   Translator(std::string_view pattern, Dialect dialect) : pattern_(pattern), dialect_(dialect) {}
@@ -68,6 +77,8 @@ class Translator {
       case 'W': return in_class_ ? refuse("\\W inside brackets") : replace(2, set(word(), true));
       case 'h': return replace(2, set("0-9a-fA-F"));
       case 'H': return in_class_ ? refuse("\\H inside brackets") : replace(2, set("0-9a-fA-F", true));
+      case 'p':
+      case 'P': return property();
       case 'u': return unicode_escape();
       case 'C':
       case 'G':
@@ -86,6 +97,17 @@ class Translator {
     }
   }
 
+  // A script's name is to PCRE2 every character that is also used with it (Script_Extensions): "。" with Han.
+  void property() {
+    const size_t end = pattern_.find('}', at_);
+    if (!pattern_.substr(at_ + 2).starts_with("{") || end == std::string_view::npos) return copy(2);
+    std::string_view name = pattern_.substr(at_ + 3, end - at_ - 3);
+    const std::string_view negation = name.starts_with('^') ? "^" : "";
+    name.remove_prefix(negation.size());
+    if (!is_script(name)) return copy(end + 1 - at_);
+    replace(end + 1 - at_, fmt::format("\\{}{{{}sc:{}}}", pattern_[at_ + 1], negation, name));
+  }
+
   void unicode_escape() {
     const auto digits = pattern_.substr(at_ + 2, 4);
     if (digits.size() != 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) refuse("an incomplete \\u");
@@ -102,7 +124,30 @@ class Translator {
     replace(end + 2 - at_, "+");
   }
 
+  // Where a class ends that begins at `at`, or an intersection in it stands; npos where neither does.
+  size_t class_stop(size_t at) const {
+    for (at += pattern_.substr(at).starts_with("[^") ? 2 : 1; at < pattern_.size(); ++at) {
+      if (pattern_[at] == '\\') ++at;
+      else if (pattern_[at] == '[') return std::string_view::npos;
+      else if (pattern_[at] == ']' || pattern_.substr(at).starts_with("&&")) return at;
+    }
+    return std::string_view::npos;
+  }
+
+  // [A&&[^B]], which PCRE2 has no word for: what is not in B, and in A.
+  bool difference() {
+    const size_t middle = class_stop(at_);
+    if (middle == std::string_view::npos || !pattern_.substr(middle).starts_with("&&[^")) return false;
+    const size_t end = class_stop(middle + 2);
+    if (end == std::string_view::npos || !pattern_.substr(end).starts_with("]]") || pattern_[at_ + 1] == '^') return false;
+    const std::string without = "[" + std::string(pattern_.substr(middle + 4, end - middle - 4)) + "]",
+                      among = std::string(pattern_.substr(at_, middle - at_)) + "]";
+    replace(end + 2 - at_, fmt::format("(?:(?!{}){})", Translator(without, dialect_).run(), Translator(among, dialect_).run()));
+    return true;
+  }
+
   void open_class() {
+    if (difference()) return;
     in_class_ = true;
     copy(1);
     if (at_ < pattern_.size() && pattern_[at_] == '^') copy(1);

@@ -162,6 +162,27 @@ TEST(OnigurumaPatterns, escapes_with_another_meaning_are_translated) {
   EXPECT_EQ(to_pcre2(R"(a{1,3}+b{2}[{]+)"), R"(a+b{2}[{]+)") << "to Ruby a plus behind an interval is a second quantifier";
   EXPECT_EQ(to_pcre2(R"(a{1,3}+\w)", Dialect::rust), R"(a{1,3}+[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
   EXPECT_THROW(to_pcre2("a{2,3}+"), DataError);
+  EXPECT_EQ(to_pcre2(R"([\p{L}\]&&[^\d\]]]+[&])"), R"((?:(?![\p{Nd}\]])[\p{L}\]])+[&])");
+  for (const char* other : {"[^a&&[^b]]", "[a&&[b]]", "[a&&[^b]c]", "[a&&[^b&&[^c]]]", "[a&&[^"})
+    EXPECT_THROW(to_pcre2(other), DataError) << other;
+}
+
+// PCRE2 took \p{Han} for all that is used with Han: punctuation stuck to Chinese words.
+TEST(OnigurumaPatterns, names_of_scripts_are_the_scripts_alone) {
+  EXPECT_EQ(Regex(R"(\p{Han}+)").find_all("今。").at(0).end, 3);
+  EXPECT_EQ(Regex(R"(\p{^Han})").find_all("今。").at(0).begin, 3);
+  EXPECT_EQ(Regex(R"([^\P{Hiragana}]+)", Dialect::rust).find_all("かー").at(0).end, 3);
+  EXPECT_EQ(to_pcre2(R"(\p{L}\p{Alphabetic}\pL\P{Lu})"), R"(\p{L}\p{Alphabetic}\pL\P{Lu})");
+}
+
+TEST(OnigurumaPatterns, differences_of_classes_leave_out_what_they_say) {
+  const std::string text = "狗。今a天b";
+  std::vector<std::string> found;
+  for (const auto& match :
+       Regex(R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lo}&&[^\p{Han}]]*[\p{Ll}\p{Lo}&&[^\p{Han}]]+| ?[^\s\p{L}\p{N}]+)", Dialect::rust)
+           .find_all(text))
+    found.push_back(text.substr(match.begin, match.end - match.begin));
+  EXPECT_EQ(found, (std::vector<std::string>{"狗", "。", "今", "a", "天", "b"}));
 }
 
 }  // namespace

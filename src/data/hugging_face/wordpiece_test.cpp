@@ -124,7 +124,7 @@ TEST(Nmt, controls_go_and_separators_become_spaces) {
   auto json = letters();
   json["normalizer"] = {{"type", "Nmt"}};
   EXPECT_EQ(made(json).encode("\x01"
-                              "a\xE2\x80\xA8"
+                              "a\xE2\x80\x8D"
                               "a\xEF\xBB\xBF"
                               "a\x7F"),
             (Ids{1, 1, 1}));
