@@ -14,7 +14,7 @@
 #include "data/process/classifier.h"
 #include "data/process/measures.h"
 #include "data/process/process.h"
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 #include "data/train_tokenizer.h"
 
 namespace ingot::data {

@@ -277,7 +277,9 @@ TEST_F(TwoSources, weights_that_change_repeat_and_leave_out_no_row) {
       const size_t source = first >= 1000 ? 1 : 0;
       rows[source].push_back(first);
       if (sample >= changes.back()) ++of_last[source];
-      if (sample < changes[1]) ASSERT_EQ(first, unchanged.inputs[static_cast<size_t>(sample * 10)]);
+      if (sample < changes[1]) {
+        ASSERT_EQ(first, unchanged.inputs[static_cast<size_t>(sample * 10)]);
+      }
     }
     EXPECT_EQ(rows[0].size() + rows[1].size(), 300u);
     const auto drawn = loader.drawn(300);

@@ -1,4 +1,4 @@
-#include "data/piece_folder.h"
+#include "data/tokenize/piece_folder.h"
 
 #include <algorithm>
 #include <charconv>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 
 namespace ingot::data {
 

@@ -1,8 +1,8 @@
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 
 #include "base/random.h"
-#include "data/byte_tokenizer.h"
 #include "data/test_support.h"
+#include "data/tokenize/byte_tokenizer.h"
 #include "data/utf8.h"
 
 namespace ingot::data {

@@ -1,4 +1,4 @@
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,11 +10,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "data/encoded_block.h"
-#include "data/finished_dataset.h"
 #include "data/ordered_pipeline.h"
-#include "data/piece_folder.h"
-#include "data/text_hash.h"
+#include "data/tokenize/encoded_block.h"
+#include "data/tokenize/finished_dataset.h"
+#include "data/tokenize/piece_folder.h"
+#include "data/tokenize/text_hash.h"
 
 namespace ingot::data {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "data/piece_folder.h"
+#include "data/tokenize/piece_folder.h"
 
 namespace ingot::data {
 

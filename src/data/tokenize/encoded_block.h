@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "data/text_reader.h"
-#include "data/tokenize.h"
+#include "data/tokenize/tokenize.h"
 #include "data/tokenizer.h"
 
 namespace ingot::data {

@@ -1,4 +1,4 @@
-#include "data/finished_dataset.h"
+#include "data/tokenize/finished_dataset.h"
 
 #include <condition_variable>
 #include <mutex>

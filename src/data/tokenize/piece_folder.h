@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "data/piece_record.h"
-#include "data/tokenize_plan.h"
+#include "data/tokenize/piece_record.h"
+#include "data/tokenize/plan.h"
 
 namespace ingot::data {
 

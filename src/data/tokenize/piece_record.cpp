@@ -1,4 +1,4 @@
-#include "data/piece_record.h"
+#include "data/tokenize/piece_record.h"
 
 namespace ingot::data {
 

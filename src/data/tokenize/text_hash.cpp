@@ -1,4 +1,4 @@
-#include "data/text_hash.h"
+#include "data/tokenize/text_hash.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

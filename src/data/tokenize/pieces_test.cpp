@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "base/random.h"
-#include "data/byte_tokenizer.h"
-#include "data/piece_folder.h"
 #include "data/test_support.h"
-#include "data/text_hash.h"
-#include "data/tokenize.h"
+#include "data/tokenize/byte_tokenizer.h"
+#include "data/tokenize/piece_folder.h"
+#include "data/tokenize/text_hash.h"
+#include "data/tokenize/tokenize.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "data/encoded_block.h"
+#include "data/tokenize/encoded_block.h"
 
 #include "base/error.h"
 #include "data/chat/conversation.h"

@@ -1,4 +1,4 @@
-#include "data/tokenize_plan.h"
+#include "data/tokenize/plan.h"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "data/remote/files.h"
-#include "data/text_hash.h"
+#include "data/tokenize/text_hash.h"
 #include "data/tokenizer_files.h"
 
 namespace ingot::data {
