@@ -177,8 +177,7 @@ void OutputFile::close() {
 }
 
 std::optional<FileLock> FileLock::try_take(const fs::path& path) {
-  const int descriptor =
-      uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644); });
+  const int descriptor = uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644); });
   if (descriptor < 0) throw FileError("cannot lock {}: {}", path.string(), reason());
   FileLock lock(descriptor);
   if (uninterrupted([&] { return ::flock(descriptor, LOCK_EX | LOCK_NB); }) == 0) {

@@ -246,7 +246,14 @@ std::unique_ptr<checkpoint::Source> ObjectStorage::open(const fs::path& file) co
 }
 
 bool ObjectStorage::is_there(const fs::path& file) const {
-  return guarded([&] { return client_.find(key_of(file)).has_value(); });
+  return guarded([&] {
+    try {
+      return client_.find(key_of(file)).has_value();
+    } catch (const ObjectStoreError& failure) {  // so do stores answer those who may not list, for what is not there
+      if (failure.failure() == Failure::access_denied) return false;
+      throw;
+    }
+  });
 }
 
 std::unique_ptr<checkpoint::Source> ObjectStorage::open_listed(const fs::path& file, const checkpoint::FolderEntry& entry) const {

@@ -35,6 +35,7 @@ class ObjectStorage : public checkpoint::Storage {
   std::unique_ptr<checkpoint::Sink> create(const std::filesystem::path& file) const override;
   std::unique_ptr<checkpoint::BlockSink> create_blocks(const std::filesystem::path& file, int64_t size_bytes) const override;
   std::unique_ptr<checkpoint::Source> open(const std::filesystem::path& file) const override;
+  /// False also where the account may not read it.
   bool is_there(const std::filesystem::path& file) const;
   std::unique_ptr<checkpoint::Source> open_listed(const std::filesystem::path& file, const checkpoint::FolderEntry& entry) const override;
   std::vector<checkpoint::FolderEntry> list(const std::filesystem::path& folder) const override;

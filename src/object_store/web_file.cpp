@@ -57,12 +57,13 @@ WebFile::WebFile(std::string url, const WebOptions& options)
     if (answer.status == 206 && answer.failure.empty() && there && there->first == 0) {
       size_bytes_ = there->whole;
       etag_ = answer.header("etag");
+      modified_ = answer.header("last-modified");
       return;
     }
     if (answer.status == 416 && answer.header("content-range") == "bytes */0") return;  // an empty file
     if (answer.status == 200)
-      throw base::FileError("{}: the server does not give ranges of a file: download it first, with curl -O or wget", url_);
-    if (answer.status == 404 || answer.status == 410) throw NoWebFile("{}: {}", url_, words_of(answer));
+      throw NoWebFile("{}: the server does not give ranges of a file: download it first, with curl -O or wget", url_);
+    if (answer.status == 403 || answer.status == 404 || answer.status == 410) throw NoWebFile("{}: {}", url_, words_of(answer));
     if (!may_pass(answer) && answer.status != 206) throw base::FileError("{}: {}", url_, words_of(answer));
     if (++attempt >= options_.attempts || Clock::now() >= until || answer.hopeless)
       throw base::FileError("{}: {} (gave up after {} attempts)", url_, words_of(answer), attempt);

@@ -24,7 +24,7 @@ struct WebOptions {
 
 bool is_web_url(std::string_view text);  // begins with "http://" or "https://"
 
-/// The server says that there is no such file.
+/// The server has no such file, or none for us, or answers with a page in its place.
 class NoWebFile : public base::FileError {
  public:
   using base::FileError::FileError;
@@ -36,7 +36,7 @@ class WebFile : public checkpoint::Source {
   explicit WebFile(std::string url, const WebOptions& options = {});
 
   int64_t size_bytes() const override { return size_bytes_; }
-  std::string version() const override { return etag_; }
+  std::string version() const override { return etag_.empty() ? modified_ : etag_; }
   void read_at(int64_t offset, void* destination, int64_t size_bytes) const override;
 
  private:
@@ -50,7 +50,7 @@ class WebFile : public checkpoint::Source {
   mutable std::mutex mutex_;   // guards what follows
   mutable std::string place_;  // where redirects led
   int64_t size_bytes_ = 0;
-  std::string etag_;
+  std::string etag_, modified_;
 };
 
 }  // namespace ingot::object_store

@@ -1,6 +1,7 @@
 #include "data/remote/block_cache.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -23,7 +25,8 @@ namespace {
 
 constexpr int64_t kLongestRequest = int64_t{2} << 20;  // of blocks that follow one another
 constexpr int64_t kAheadOfReader = int64_t{32} << 20;  // of one that reads block after block
-constexpr int64_t kWholeInPieces = int64_t{64} << 20;  // memory of a local copy while it is made
+constexpr int64_t kWholeInPieces = int64_t{16} << 20;  // memory of a local copy while it is made
+constexpr int64_t kMostAsked = 4;                      // times in_memory_bytes: of blocks that were asked for ahead and not yet taken
 
 using Bytes = std::shared_ptr<const std::string>;
 
@@ -51,13 +54,16 @@ struct BlockCache::State {
   struct Block {
     Stage stage = Stage::absent;
     int waiting = 0;             // readers
+    bool is_asked = false;       // ahead, and not taken since
     std::exception_ptr failure;  // for who waits now: later ones ask again
     Bytes bytes;                 // of `here`
     std::list<Key>::iterator use;
   };
 
   int64_t add(std::shared_ptr<const RemoteFile> remote, const std::string& url) {
-    const auto identity = fmt::format("{}\n{}\n{}\n{}", url, remote->size_bytes(), remote->version(), options.block_bytes);
+    static const auto own = fmt::format("of process {} {}", getpid(), std::random_device{}());
+    const auto version = remote->version().empty() ? own : remote->version();  // without one, another run may find another file
+    const auto identity = fmt::format("{}\n{}\n{}\n{}", url, remote->size_bytes(), version, options.block_bytes);
     const auto hash = XXH3_128bits(identity.data(), identity.size());
     const auto name = fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
     const std::lock_guard lock(mutex);
@@ -74,6 +80,7 @@ struct BlockCache::State {
       auto& block = blocks[key];
       if (block.stage == Stage::here) {
         recent.splice(recent.begin(), recent, block.use);
+        block.is_asked = false;
         return block.bytes;
       }
       if (block.stage == Stage::absent || (block.stage == Stage::queued && !has_asked)) {
@@ -99,6 +106,7 @@ struct BlockCache::State {
       auto& block = blocks[{file, number}];
       if (block.stage != Stage::absent || block.failure) continue;
       block.stage = Stage::queued;
+      block.is_asked = true;
       queue.push_back({file, number});
       begin_work();
     }
@@ -161,22 +169,32 @@ struct BlockCache::State {
     held_bytes += static_cast<int64_t>(bytes->size());
     recent.push_front(key);
     block.stage = Stage::here, block.bytes = std::move(bytes), block.use = recent.begin();
-    while (held_bytes > options.in_memory_bytes && recent.size() > 1) {
-      const auto oldest = blocks.find(recent.back());
-      if (oldest->second.waiting > 0) break;
-      held_bytes -= static_cast<int64_t>(oldest->second.bytes->size());
-      blocks.erase(oldest);
-      recent.pop_back();
+    make_room(options.in_memory_bytes, [](const Block& old) { return !old.is_asked; });
+    make_room(kMostAsked * options.in_memory_bytes, [](const Block&) { return true; });
+  }
+
+  // What was used longest ago goes first; the newest stays.
+  template <class MayGo>
+  void make_room(int64_t limit_bytes, const MayGo& may_go) {
+    for (auto old = recent.end(); held_bytes > limit_bytes && old != recent.begin() && --old != recent.begin();) {
+      const auto found = blocks.find(*old);
+      if (found->second.waiting > 0 || !may_go(found->second)) continue;
+      held_bytes -= static_cast<int64_t>(found->second.bytes->size());
+      blocks.erase(found);
+      old = recent.erase(old);
     }
   }
 
+  int64_t size_of(const File& file, int64_t block) const {
+    return std::min(options.block_bytes, file.remote->size_bytes() - block * options.block_bytes);
+  }
   std::string name_of(const File& file, int64_t block) const { return fmt::format("{}/{:x}", file.name, block); }
 
   // From the disk where they lie there, else by one request for those that follow one another.
   std::vector<Bytes> get(const File& file, int64_t first, int64_t count) {
     std::vector<Bytes> bytes(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i)
-      if (auto kept = folder.load(name_of(file, first + i)))
+      if (auto kept = folder.load(name_of(file, first + i), size_of(file, first + i)))
         bytes[static_cast<size_t>(i)] = std::make_shared<std::string>(std::move(*kept));
     for (int64_t i = 0; i < count;) {
       int64_t end = i;

@@ -20,7 +20,7 @@ struct CacheOptions {
   fs::path folder;                              // empty: `data` in the folder of ingot's measurements (base/environment.h)
   int64_t limit_bytes = int64_t{64} << 30;      // of the folder; passed by a few per cent at times
   int64_t block_bytes = int64_t{256} << 10;     // tests make it small
-  int64_t in_memory_bytes = int64_t{64} << 20;  // per process
+  int64_t in_memory_bytes = int64_t{64} << 20;  // per process; four times as much while what is asked for ahead needs it
   int connections = 16;
 };
 

@@ -135,6 +135,67 @@ TEST_F(Cached, what_the_disk_has_damaged_comes_again) {
   EXPECT_LT(cache->fetched_bytes(), 43 * 16);
 }
 
+TEST_F(Cached, a_block_under_the_name_of_another_does_not_pass_for_it) {
+  read(CachedFile(std::make_shared<BlockCache>(options), "https://host/file"), 0, 1000);
+  auto blocks = kept_blocks();
+  for (size_t i = 0; i + 1 < blocks.size(); ++i) fs::copy_file(blocks[i], blocks[i + 1], fs::copy_options::overwrite_existing);
+  const auto cache = std::make_shared<BlockCache>(options);
+  EXPECT_EQ(read(CachedFile(cache, "https://host/file"), 0, 1000), content());
+  EXPECT_GE(cache->fetched_bytes(), 61 * 16);
+}
+
+TEST_F(Cached, what_others_have_in_the_folder_stays) {
+  options.limit_bytes = 64;
+  fs::create_directories(options.folder / "0123456789abcdef0123456789abcdef");
+  const auto theirs = options.folder / "0123456789abcdef0123456789abcdef/1";
+  std::ofstream(theirs) << noise(5000, 2);
+  fs::last_write_time(theirs, fs::file_time_type::clock::now() - std::chrono::hours(1000));
+  read(CachedFile(std::make_shared<BlockCache>(options), "https://host/file"), 0, 1000);
+  EXPECT_TRUE(fs::exists(theirs));
+  EXPECT_LT(kept_blocks().size(), 10u) << "of its own there is little";
+}
+
+TEST_F(Cached, files_without_a_version_are_kept_for_one_process) {
+  network.version.clear();
+  const auto cache = std::make_shared<BlockCache>(options);
+  const CachedFile file(cache, "https://host/file");
+  EXPECT_EQ(read(file, 0, 1000), content());
+  EXPECT_EQ(read(CachedFile(cache, "https://host/file"), 0, 1000), content());
+  EXPECT_EQ(cache->fetched_bytes(), 1000);
+}
+
+TEST_F(Cached, processes_do_not_fetch_a_copy_twice_and_a_failure_leaves_nothing) {
+  network.before_read = [](const auto&, int64_t, int64_t) { throw FileError("the cable is cut"); };
+  EXPECT_THROW(CachedFile(std::make_shared<BlockCache>(options), "https://host/file").local_copy(), FileError);
+  for (const auto& path : kept_blocks()) EXPECT_TRUE(path.string().ends_with(".lock")) << path;
+  network.before_read = [](const auto&, int64_t, int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  std::atomic<int64_t> fetched = 0;
+  {
+    std::vector<std::jthread> processes;
+    for (int i = 0; i < 4; ++i)
+      processes.emplace_back([&] {
+        const auto cache = std::make_shared<BlockCache>(options);
+        EXPECT_EQ(content_of(CachedFile(cache, "https://host/file").local_copy()), content());
+        fetched += cache->fetched_bytes();
+      });
+  }
+  EXPECT_EQ(fetched, 1000);
+}
+
+TEST_F(Cached, what_was_asked_for_ahead_stays_until_it_is_taken) {
+  const auto cache = std::make_shared<BlockCache>(options);  // ten blocks in memory
+  const CachedFile file(cache, "https://host/file");
+  file.read_ahead(0, 480);  // thirty
+  while (cache->fetched_bytes() < 480) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::error_code none;
+  for (int i = 0; i < 20; ++i) {  // the last blocks may be on their way to the disk
+    fs::remove_all(options.folder, none);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (int64_t at = 0; at < 480; at += 48) EXPECT_EQ(read(file, at, 8), content().substr(static_cast<size_t>(at), 8));
+  EXPECT_EQ(cache->fetched_bytes(), 480);
+}
+
 TEST_F(Cached, a_copy_of_the_whole_is_made_once_and_checked) {
   const auto copy = [&](int64_t fetched) {
     const auto cache = std::make_shared<BlockCache>(options);

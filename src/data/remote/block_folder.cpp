@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -23,7 +25,22 @@ constexpr std::string_view kUnfinished = ".unfinished-", kSum = ".xxh3";
 
 using Sum = uint64_t;
 
-Sum sum_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+constexpr std::string_view kFolder = "ingot-blocks", kLock = ".lock";
+constexpr auto kPatience = std::chrono::minutes(10);  // with another process that fetches the same
+
+Sum sum_of(std::string_view bytes, Sum seed = 0) { return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed); }
+
+// Of a block under its name: no other one's bytes pass for it.
+Sum sum_of_block(const std::string& name, std::string_view bytes) { return sum_of(bytes, sum_of(name)); }
+
+std::optional<base::FileLock> lock_if_possible(const fs::path& path, bool& has_locks) {
+  try {
+    return base::FileLock::try_take(path);
+  } catch (const base::FileError&) {  // the file system has none
+    has_locks = false;
+    return std::nullopt;
+  }
+}
 
 std::string_view as_text(const base::MappedFile& file) {
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size_bytes())};
@@ -31,10 +48,10 @@ std::string_view as_text(const base::MappedFile& file) {
 
 }  // namespace
 
-BlockFolder::BlockFolder(fs::path folder, int64_t limit_bytes)
-    : folder_(std::move(folder)), limit_bytes_(limit_bytes), kept_since_look_(limit_bytes) {}
+BlockFolder::BlockFolder(const fs::path& folder, int64_t limit_bytes)
+    : folder_(folder / kFolder), limit_bytes_(limit_bytes), kept_since_look_(limit_bytes) {}
 
-std::optional<std::string> BlockFolder::load(const std::string& name) const {
+std::optional<std::string> BlockFolder::load(const std::string& name, int64_t size_bytes) const {
   const fs::path path = folder_ / name;
   std::error_code none;
   if (!fs::exists(path, none)) return std::nullopt;
@@ -48,7 +65,7 @@ std::optional<std::string> BlockFolder::load(const std::string& name) const {
   if (bytes.size() >= sizeof sum) {
     std::memcpy(&sum, bytes.data() + bytes.size() - sizeof sum, sizeof sum);
     bytes.resize(bytes.size() - sizeof sum);
-    if (sum == sum_of(bytes)) {
+    if (static_cast<int64_t>(bytes.size()) == size_bytes && sum == sum_of_block(name, bytes)) {
       fs::last_write_time(path, fs::file_time_type::clock::now(), none);
       return bytes;
     }
@@ -64,7 +81,7 @@ void BlockFolder::keep(const std::string& name, std::string_view bytes) {
   try {
     unfinished = begin(path);
     base::OutputFile file(unfinished);
-    const Sum sum = sum_of(bytes);
+    const Sum sum = sum_of_block(name, bytes);
     file.write(bytes);
     file.write(&sum, sizeof sum);
     file.close();
@@ -77,11 +94,42 @@ void BlockFolder::keep(const std::string& name, std::string_view bytes) {
   }
 }
 
-// Beside the file, under a name that no other process or thread has.
+// Beside the file, under a name that no other process has, on this machine or another.
 fs::path BlockFolder::begin(const fs::path& path) const {
+  static const uint64_t own = (uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
   static std::atomic<int64_t> number = 0;
   base::make_directories(path.parent_path());
-  return path.parent_path() / fmt::format("{}{}-{}", kUnfinished, getpid(), number++);
+  return path.parent_path() / fmt::format("{}{:x}-{}-{}", kUnfinished, own, getpid(), number++);
+}
+
+fs::path BlockFolder::whole(const std::string& name, int64_t size_bytes, const std::function<void(const fs::path& to)>& fetch) {
+  const fs::path path = folder_ / name;
+  if (is_sound(path, size_bytes)) return path;
+  base::make_directories(path.parent_path());
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  for (bool has_locks = true; has_locks && std::chrono::steady_clock::now() < until;) {
+    const auto lock = lock_if_possible(path.string() + std::string(kLock), has_locks);
+    if (!lock) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    if (!is_sound(path, size_bytes)) fetch_whole(path, fetch);
+    return path;
+  }
+  fetch_whole(path, fetch);
+  return path;
+}
+
+void BlockFolder::fetch_whole(const fs::path& path, const std::function<void(const fs::path& to)>& fetch) {
+  const fs::path unfinished = begin(path);
+  try {
+    fetch(unfinished);
+    publish_whole(unfinished, path);
+  } catch (...) {
+    std::error_code none;
+    fs::remove(unfinished, none);
+    throw;
+  }
 }
 
 bool BlockFolder::is_sound(const fs::path& path, int64_t size_bytes) const {
@@ -100,19 +148,22 @@ bool BlockFolder::is_sound(const fs::path& path, int64_t size_bytes) const {
 
 void BlockFolder::publish_whole(const fs::path& unfinished, const fs::path& path) {
   std::error_code failure;
+  int64_t size_bytes = 0;
   {
     const base::MappedFile file(unfinished);
+    size_bytes = file.size_bytes();
     base::write_file_atomically(path.string() + std::string(kSum), fmt::format("{:016x}", sum_of(as_text(file))));
-    count(file.size_bytes());
   }
   fs::rename(unfinished, path, failure);
   if (failure) throw base::FileError("cannot rename {} to {}: {}", unfinished.string(), path.string(), failure.message());
+  count(size_bytes);
 }
 
 void BlockFolder::count(int64_t kept_bytes) {
   if (kept_since_look_.fetch_add(kept_bytes) + kept_bytes < limit_bytes_ / kLooks) return;
-  const auto lock = base::FileLock::try_take(folder_ / ".lock");
-  if (!lock) return;  // another process is at it
+  bool has_locks = true;
+  const auto lock = lock_if_possible(folder_ / kLock, has_locks);
+  if (!lock && has_locks) return;  // another process is at it
   kept_since_look_ = 0;
   make_room();
 }
@@ -128,7 +179,7 @@ void BlockFolder::make_room() {
   std::error_code none;
   const auto now = fs::file_time_type::clock::now();
   for (auto entry = fs::recursive_directory_iterator(folder_, none); entry != fs::recursive_directory_iterator(); entry.increment(none)) {
-    if (!entry->is_regular_file(none) || entry->path().filename() == ".lock") continue;
+    if (!entry->is_regular_file(none) || entry->path().string().ends_with(kLock)) continue;
     const auto used = entry->last_write_time(none);
     if (entry->path().filename().string().starts_with(kUnfinished)) {
       if (now - used > kAbandonedAfter) fs::remove(entry->path(), none);

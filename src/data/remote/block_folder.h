@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,26 +17,20 @@ namespace fs = base::fs;
 
 class BlockFolder {
  public:
-  /// Nothing is made before something is kept.
-  BlockFolder(fs::path folder, int64_t limit_bytes);
+  /// Lies in a folder of its own in `folder`. Nothing is made before something is kept.
+  BlockFolder(const fs::path& folder, int64_t limit_bytes);
 
-  /// Nothing where it is not kept, or is damaged: then it is removed.
-  std::optional<std::string> load(const std::string& name) const;
+  /// Nothing where it is not kept, or is damaged, or has another size: then it is removed.
+  std::optional<std::string> load(const std::string& name, int64_t size_bytes) const;
   /// `name`: "FILE/BLOCK". A disk that is full or may not be written is said once; the caller gets the block again from where it came.
   void keep(const std::string& name, std::string_view bytes);
-  /// A whole file for who maps it: made by `fetch`, which fills `to`, unless it lies there undamaged. Throws FileError.
-  template <class Fetch>
-  fs::path whole(const std::string& name, int64_t size_bytes, const Fetch& fetch) {
-    const fs::path path = folder_ / name;
-    if (is_sound(path, size_bytes)) return path;
-    const fs::path unfinished = begin(path);
-    fetch(unfinished);
-    publish_whole(unfinished, path);
-    return path;
-  }
+  /// A whole file for who maps it: made by `fetch`, which fills `to`, unless it lies there undamaged. Processes of a machine do not do the
+  /// same twice. Throws FileError, and what `fetch` throws.
+  fs::path whole(const std::string& name, int64_t size_bytes, const std::function<void(const fs::path& to)>& fetch);
 
  private:
   fs::path begin(const fs::path& path) const;
+  void fetch_whole(const fs::path& path, const std::function<void(const fs::path& to)>& fetch);
   bool is_sound(const fs::path& path, int64_t size_bytes) const;
   void publish_whole(const fs::path& unfinished, const fs::path& path);
   void count(int64_t kept_bytes);

@@ -24,7 +24,7 @@ class RemoteFiles {
   virtual ~RemoteFiles() = default;
   /// Throws FileError or ObjectStoreError.
   virtual std::unique_ptr<RemoteFile> open(const std::string& url) const = 0;
-  /// Throws them where that cannot be told.
+  /// False also where it may not be read, as stores say of what is not there. Throws them where that cannot be told.
   virtual bool is_there(const std::string& url) const = 0;
   /// Names of what lies in a folder. Throws FileError where its kind of URL has no folders.
   virtual std::vector<std::string> names_in(const std::string& folder_url) const = 0;
