@@ -44,7 +44,7 @@ Inspected inspected_run(const data::InspectCommand& command) {
   const auto config = train::read_config(command.config, command.set);
   train::check(config);
   std::vector<data::RunPhase> phases;
-  for (const auto& phase : train::lay_out_phases(config))
+  for (const auto& phase : train::lay_out_phases_over_data(config))
     phases.push_back({phase.name,
                       phase.data,
                       {.vocab_size = config.model.vocab_size, .pad_id = static_cast<int32_t>(std::max<int64_t>(0, config.model.pad_id))},

@@ -283,7 +283,8 @@ void Loader::check_resumable(const LoaderState& saved) const {
   compare("data.mask_…", saved.masked, now.masked);
   compare("the number of sources", saved.sources.size(), now.sources.size());
   for (size_t s = 0; s < now.sources.size(); ++s) {
-    compare(fmt::format("the weight of {}", sources_[s].path), saved.sources[s].weight, now.sources[s].weight);
+    const char* by_epochs = config_.sources.size() > s && config_.sources[s].epochs > 0 ? " (of its epochs, and the phase's samples)" : "";
+    compare(fmt::format("the weight of {}{}", sources_[s].path, by_epochs), saved.sources[s].weight, now.sources[s].weight);
     compare(fmt::format("the number of training tokens of {}", sources_[s].path), saved.sources[s].tokens, now.sources[s].tokens);
     compare(fmt::format("the number of documents of {}", sources_[s].path), saved.sources[s].documents, now.sources[s].documents);
     const char* hint = " (the lengths of the phases before, or reset_dataloader)";

@@ -30,12 +30,12 @@ void check_tokens(const char* setting, const std::string& path) {
 
 void check_files(const RunConfig& config) {
   static_cast<void>(tokenizer_of(config));
-  for (const auto& phase : lay_out_phases(config)) {
+  for (const auto& phase : lay_out_phases_over_data(config)) {
     if (phase.data.sources.empty())
       throw base::ConfigError("data.sources is empty: name at least one prefix made by 'ingot data tokenize'");
     for (const auto& source : phase.data.sources) check_tokens("data.sources", source.path);
+    if (!config.data.blend_file.empty()) data::BlendFile(config.data.blend_file, phase.data.sources);
   }
-  if (!config.data.blend_file.empty()) data::BlendFile(config.data.blend_file, config.data.sources);
   for (const auto& path : config.data.validation) check_tokens("data.validation", path);
 }
 

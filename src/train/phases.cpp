@@ -45,7 +45,10 @@ void weigh(Phase& phase) {
     else if (data.temperature > 0) source.weight *= std::pow(tokens, 1 / data.temperature);
     (has_epochs(source) ? taken : others) += source.weight;
   }
-  if (others == 0) return;
+  if (others == 0) {  // however long the phase is: it may be extended
+    for (auto& source : data.sources) source.weight /= taken;
+    return;
+  }
   if (taken >= 1)
     throw base::ConfigError(
         "phase '{}' has {:.0f} samples, and the epochs that its sources ask for are {:.0f}: nothing is left for those without; fewer "
@@ -138,7 +141,7 @@ int64_t Phase::samples_before(int64_t step) const {
   return samples;
 }
 
-std::vector<Phase> lay_out_phases(const RunConfig& config) {
+static std::vector<Phase> lay_out(const RunConfig& config, bool looks_at_data) {
   auto described = config.train.phases;
   if (described.empty()) described.push_back({.steps = config.train.steps});
   std::vector<Phase> phases;
@@ -157,7 +160,7 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
     phase.ramp_steps = p.ramp_from > 0 ? p.ramp_steps : 0;
     phase.resets_optimizer = p.reset_optimizer;
     phase.steps = p.steps > 0 ? p.steps : steps_for(phase, p.tokens);
-    weigh(phase);
+    if (looks_at_data) weigh(phase);
     next += phase.steps;
     phases.push_back(std::move(phase));
   }
@@ -169,6 +172,9 @@ std::vector<Phase> lay_out_phases(const RunConfig& config) {
   }
   return phases;
 }
+
+std::vector<Phase> lay_out_phases(const RunConfig& config) { return lay_out(config, /*looks_at_data=*/false); }
+std::vector<Phase> lay_out_phases_over_data(const RunConfig& config) { return lay_out(config, /*looks_at_data=*/true); }
 
 const Phase& phase_at(const std::vector<Phase>& phases, int64_t step) {
   const auto found = std::find_if(phases.begin(), phases.end(), [&](const Phase& p) { return step < p.end_step(); });

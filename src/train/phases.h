@@ -24,8 +24,11 @@ struct Phase {
   int64_t tokens_per_step() const { return batch_size * data.seq_len; }
 };
 
-/// At least one phase; without train.phases the whole run is one.
+/// At least one phase; without train.phases the whole run is one. Looks at no file: where sources have epochs, or data.temperature, weights
+/// and what phases draw are those without.
 std::vector<Phase> lay_out_phases(const RunConfig& config);
+/// With the weights that follow from the sizes of the sources, for who draws samples. Throws FileError and DataError.
+std::vector<Phase> lay_out_phases_over_data(const RunConfig& config);
 
 /// The phase that `step` belongs to (the last one when the run is over).
 const Phase& phase_at(const std::vector<Phase>& phases, int64_t step);

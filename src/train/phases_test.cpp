@@ -200,13 +200,14 @@ struct Blends : ::testing::Test {
   }
   std::vector<double> weights() {
     std::vector<double> all;
-    for (const auto& source : lay_out_phases(config).front().data.sources) all.push_back(source.weight);
+    for (const auto& source : lay_out_phases_over_data(config).front().data.sources) all.push_back(source.weight);
     return all;
   }
   std::vector<int64_t> drawn() {
-    const auto phase = lay_out_phases(config).front();
+    const auto phase = lay_out_phases_over_data(config).front();
     std::vector<int64_t> all;
-    for (const auto& source : data::Loader(phase.data, data::Split::train).drawn(phase.samples_before(phase.steps))) all.push_back(source.samples);
+    for (const auto& source : data::Loader(phase.data, data::Split::train).drawn(phase.samples_before(phase.steps)))
+      all.push_back(source.samples);
     return all;
   }
 };
@@ -217,10 +218,14 @@ TEST_F(Blends, epochs_take_their_share_and_leave_the_rest_to_weights) {
   config.data.sources.push_back({(folder / "large").string(), 3});
   EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 45, 135}));
   config.data.sources[0].epochs = 4;
-  EXPECT_THROW(lay_out_phases(config), base::ConfigError) << "all 360 samples, and two others want some";
+  EXPECT_THROW(lay_out_phases_over_data(config), base::ConfigError) << "all 360 samples, and two others want some";
   config.data.sources.resize(2);
   config.data.sources[0].epochs = 1, config.data.sources[1].epochs = 0.5;  // 90 and 405 samples, of 360
   EXPECT_EQ(drawn(), (std::vector<int64_t>{65, 295}));
+  const auto before = weights();
+  config.train.steps = 72;
+  EXPECT_EQ(weights(), before) << "a run that is made longer goes on";
+  EXPECT_EQ(lay_out_phases(config).front().data.sources[0].weight, 1) << "for who only wants to know what the phases are";
 }
 
 TEST_F(Blends, a_temperature_takes_the_sizes_into_account) {
@@ -232,11 +237,12 @@ TEST_F(Blends, a_temperature_takes_the_sizes_into_account) {
   config.data.sources[0].weight = 3;
   EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
   config.data.sources[1].path = (folder / "nothing").string();
-  EXPECT_THROW(lay_out_phases(config), base::FileError);
+  EXPECT_THROW(lay_out_phases_over_data(config), base::FileError);
 }
 
 TEST_F(Blends, phases_write_epochs_before_the_path) {
-  config.train.phases = {{.name = "one", .steps = 36, .sources = {"2 epochs " + (folder / "small").string(), "1 " + (folder / "large").string()}}};
+  config.train.phases = {
+      {.name = "one", .steps = 36, .sources = {"2 epochs " + (folder / "small").string(), "1 " + (folder / "large").string()}}};
   EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
 }
 
@@ -246,7 +252,7 @@ TEST(Phases, a_ramp_grows_evenly_to_the_batch) {
   config.data.seq_len = 10;
   config.train.batch_size = 32;
   config.train.phases = {{.name = "ramp", .steps = 40, .ramp_from = 8, .ramp_increment = 8, .ramp_steps = 20}};
-  const auto phase = lay_out_phases(config).front();
+  const auto phase = lay_out_phases_over_data(config).front();
   int64_t samples = 0, before = 0;
   std::map<int64_t, int64_t> sizes;
   for (int64_t step = 0; step < 40; ++step) {
@@ -261,7 +267,7 @@ TEST(Phases, a_ramp_grows_evenly_to_the_batch) {
   for (const int64_t tokens : {1, 80, 81, 4000, 4001, 9999}) {
     config.train.phases[0].steps = 0;
     config.train.phases[0].tokens = tokens;
-    const auto cut = lay_out_phases(config).front();
+    const auto cut = lay_out_phases_over_data(config).front();
     EXPECT_GE(cut.samples_before(cut.steps) * 10, tokens);
     EXPECT_LT(cut.samples_before(cut.steps - 1) * 10, tokens);
   }

@@ -77,7 +77,7 @@ Trainer::Trainer(RunConfig config, RunOptions options, const Forecast& forecast,
       spikes_(config_.resilience.spike_sigmas, config_.resilience.spike_window, config_.resilience.nonfinite_limit),
       best_(config_.train.best_metric, config_.train.patience) {
   check_layout(config_, groups_.mesh());
-  phases_ = lay_out_phases(config_);
+  phases_ = lay_out_phases_over_data(config_);
   measured_.step_ms.resize(phases_.size());
   config_toml_ = options_.described.empty() ? settings_of(config_).dump_toml() : options_.described;
   whole_ = models::create_model(config_.model);
@@ -252,10 +252,15 @@ void Trainer::forget_later_blends() {
   const auto path = options_.run_dir / "blend.txt";
   if (!std::filesystem::exists(path)) return;
   const auto& sources = phase_->data.sources;
-  auto history = data::Blend::parse(base::read_file(path), path.string(), sources);
-  history.forget_from(progress_.step + 1);
-  if (history.at(progress_.step).empty()) std::filesystem::remove(path);
-  else base::write_file_atomically(path, history.text(sources));
+  try {
+    auto history = data::Blend::parse(base::read_file(path), path.string(), sources);
+    history.forget_from(progress_.step + 1);
+    if (progress_.step > 0 && !history.at(progress_.step).empty()) return base::write_file_atomically(path, history.text(sources));
+  } catch (const base::DataError& other) {  // sources that lie elsewhere now, for instance
+    base::log_warning("{}; it is blend.txt.before now", other.what());
+    std::filesystem::copy_file(path, path.string() + ".before", std::filesystem::copy_options::overwrite_existing);
+  }
+  std::filesystem::remove(path);
 }
 
 void Trainer::prepare_run_dir() {
