@@ -38,8 +38,10 @@ Json settings_of(const TokenizeOptions& options, TokenType type) {
 
 Json made_from(const TokenizePlan& plan, const Tokenizer& tokenizer, const TokenizeOptions& options) {
   Json inputs = Json::array(), files = Json::object();
-  for (const auto& input : plan.inputs)
+  for (const auto& input : plan.inputs) {
     inputs.push_back({{"path", input.path.string()}, {"bytes", input.bytes}, {"modified_ns", input.modified_ns}});
+    if (!input.version.empty()) inputs.back()["version"] = input.version;
+  }
   for (const auto& [name, content] : files_of(tokenizer)) files[name] = hash_of(content);
   const Json made_from = {{"ingot", base::program_version()},
                           {"inputs", std::move(inputs)},
@@ -92,9 +94,13 @@ std::string difference_of_inputs(const Json& before, const Json& now) {
 }  // namespace
 
 TokenizePlan::Input input_of(const fs::path& path) {
-  TokenizePlan::Input input{path, readable_bytes(path), 0};
+  if (is_url(path.string())) {
+    const auto remote = remote_files().open(path.string());
+    return {path, remote->size_bytes(), 0, remote->version()};
+  }
+  TokenizePlan::Input input{path, readable_bytes(path)};
   struct stat status {};
-  if (!is_url(path.string()) && ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode))
+  if (::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode))
     input.modified_ns = status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
   return input;
 }

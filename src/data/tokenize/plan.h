@@ -15,6 +15,7 @@ struct TokenizePlan {
   struct Input {
     fs::path path;
     int64_t bytes = 0, modified_ns = 0;  // 0 of a URL, and of a pipe, which has no size either
+    std::string version = {};            // of a URL, where its server says one
     bool operator==(const Input&) const = default;
   };
   /// Bytes [begin, end) of an input, about: the cuts are at the next document_boundary(). end = -1: all of it.

@@ -183,8 +183,14 @@ class Run {
       folder_.refresh();
       if (folder_.finished() > finished) pause = kShortPause;
       if (auto there = dataset_.find_own()) return *there;
-      if (folder_.is_complete())
-        if (const auto claim = folder_.claim_join()) return dataset_.make(folder_, *claim);
+      if (folder_.is_complete()) {
+        if (const auto claim = folder_.claim_join()) {
+          if (auto there = dataset_.find_own()) return *there;  // made between the two looks
+          const auto made = dataset_.make(folder_, *claim);
+          folder_.remove();
+          return made;
+        }
+      }
       report(0);
       std::this_thread::sleep_for(pause);
     }
@@ -254,6 +260,10 @@ TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given
   const FinishedDataset dataset(options.output, plan, tokenizer);
   if (auto there = dataset.find(options.overwrite)) {
     there->was_there = true;
+    if (PieceFolder::plan_in(options.output) == plan.made_from) {  // who joined them was killed before they were removed
+      PieceFolder left(options.output, plan, options.overwrite, options.lease_s);
+      if (const auto claim = left.claim_join()) left.remove();
+    }
     return *there;
   }
   std::optional<PieceFolder> folder;
