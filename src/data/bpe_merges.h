@@ -51,6 +51,7 @@ class BpeMerges {
     return slot;
   }
   int32_t rank_of(int32_t left, int32_t right) const {
+    if ((static_cast<uint32_t>(left) | static_cast<uint32_t>(right)) >> kIdBits) return kNone;  // of -1 too
     const uint64_t pair = pair_of(left, right), hash = hash_of(pair), bit = hash >> filter_shift_;
     if (!(filter_[bit / 64] >> bit % 64 & 1)) return kNone;
     const uint64_t entry = entries_[slot_of(pair, hash)];

@@ -26,6 +26,7 @@ TEST(BpeMerges, the_lowest_rank_goes_first_and_of_equals_the_leftmost) {
   EXPECT_EQ(applied(merges, {7}), (Ids{7}));
   EXPECT_EQ(applied(merges, {}), Ids{});
   EXPECT_EQ(applied(BpeMerges(), {0, 1}), (Ids{0, 1}));
+  EXPECT_EQ(applied(merges, {0, 0x100001, 1}), (Ids{0, 0x100001, 1})) << "of more bits than the table keeps";
 }
 
 // The definition, without any table: all pairs are looked at after each merge.

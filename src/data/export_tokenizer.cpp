@@ -154,10 +154,10 @@ void write_configuration(const Tokenizer& tokenizer, const fs::path& folder) {
   base::write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
-void copy_beside(const Tokenizer& tokenizer, const fs::path& folder) {
+void copy_beside(const Tokenizer& tokenizer, const fs::path& folder, bool copies_model) {
   const fs::path source = tokenizer.path().parent_path();
   for (const char* name : {"special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "tokenizer_config.json"}) {
-    if (source / name == tokenizer.path()) continue;
+    if (source / name == tokenizer.path() || (!copies_model && std::string_view(name) == "tokenizer.model")) continue;
     if (fs::exists(source / name)) copy_whole(source / name, folder / name);
     else if (std::string_view(name) == "tokenizer_config.json") write_configuration(tokenizer, folder);
   }
@@ -186,7 +186,10 @@ ExportedTokenizer export_sentencepiece(const SentencePieceTokenizer& tokenizer, 
 ExportedTokenizer export_tiktoken(const TiktokenTokenizer& tokenizer, const fs::path& folder) {
   copy_whole(tokenizer.path(), folder / "tokenizer.tiktoken");
   base::write_file_atomically(folder / "tiktoken.json", tokenizer.settings_json());
-  copy_beside(tokenizer, folder);
+  std::error_code none;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})  // which whoever loads the folder would take first
+    if (!fs::equivalent(folder / name, tokenizer.path(), none)) fs::remove(folder / name, none);
+  copy_beside(tokenizer, folder, /*copies_model=*/false);
   return {false, "merges by rank of a .tiktoken file are no list of merges"};
 }
 
@@ -220,7 +223,7 @@ ExportedTokenizer export_tokenizer(const Tokenizer& tokenizer, const fs::path& f
     return export_sentencepiece(*sentencepiece, folder);
   if (const auto* tiktoken = dynamic_cast<const TiktokenTokenizer*>(&tokenizer)) return export_tiktoken(*tiktoken, folder);
   copy_whole(tokenizer.path(), folder / "tokenizer.json");
-  copy_beside(tokenizer, folder);
+  copy_beside(tokenizer, folder, /*copies_model=*/true);
   return {true, ""};
 }
 

@@ -188,6 +188,9 @@ TEST_F(FuzzFiles, deep_json_ends) {
           EXPECT_THAT(refused.what(), HasSubstr("deep.jsonl:1: "));
         }
         expect_error<base::DataError>([&] { HuggingFaceTokenizer("{\"model\": " + value + "}", "", "deep.json"); }, {"deep.json"});
+        for (const auto* member : {"normalizer", "pre_tokenizer", "decoder", "post_processor", "added_tokens"})
+          expect_error<base::DataError>(
+              [&] { HuggingFaceTokenizer(fmt::format("{{\"{}\": {}, \"model\": {{}}}}", member, value), "", "deep.json"); }, {"deep.json"});
         expect_error<base::DataError>([&] { LoaderState::from_json("{\"sources\": " + value + "}"); }, {"data loader"});
       }
     }

@@ -270,8 +270,8 @@ void TextReader::open_next_file() {
   fill(options_.block_bytes - range.begin % options_.block_bytes);
 }
 
-// Reads one more block's worth; reads end at the same places of a file wherever they began. Of a line of JSON without an end as much again as
-// there is: it is looked through a few times, not once for each block.
+// Reads one more block's worth; reads end at the same places of a file wherever they began. Of a line of JSON without an end as much again
+// as there is: it is looked through a few times, not once for each block.
 void TextReader::fill(int64_t bytes) {
   if (jsonl_) bytes = std::max(bytes, std::min(static_cast<int64_t>(pending_.size()), kMaxPendingBytes / 2));
   at_end_ = !file_->read(pending_, static_cast<size_t>(bytes));

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "data/base64.h"
 #include "data/hugging_face/byte_level.h"
+#include "data/hugging_face/fields.h"
 #include "data/hugging_face/special_tokens.h"
 #include "data/utf8.h"
 
@@ -48,7 +49,7 @@ Line parse_line(std::string_view line) {
 
 Json parse_json(const std::string& text, const fs::path& path) {
   if (text.empty()) return Json::object();
-  const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);  // moved out: copies are recursive
   if (!json.is_object()) throw DataError("{} is not a JSON object", path.string());
   return json;
 }
@@ -56,7 +57,8 @@ Json parse_json(const std::string& text, const fs::path& path) {
 // {"<|endoftext|>": 5} as `special_tokens` has them, or {"5": {"content": "<|endoftext|>"}} as transformers' added_tokens_decoder.
 std::map<std::string, int64_t> special_tokens_in(const Json& json) {
   std::map<std::string, int64_t> found;
-  if (json.contains("special_tokens")) return json.at("special_tokens").get<std::map<std::string, int64_t>>();
+  if (json.contains("special_tokens") && json.at("special_tokens").is_object())
+    return json.at("special_tokens").get<std::map<std::string, int64_t>>();
   if (!json.contains("added_tokens_decoder")) return found;
   for (const auto& [id, token] : json.at("added_tokens_decoder").items())
     found[token.at("content").get<std::string>()] = Json::parse(id).get<int64_t>();
@@ -95,8 +97,8 @@ void TiktokenTokenizer::load(std::string_view ranks, const TiktokenSettings& set
     add_special_tokens();
     const Json config = parse_json(settings.config, "tokenizer_config.json");
     special_ = special_tokens_of(config, [&](std::string_view name) { return id_of(name); });
-    add_bos_ = special_.bos >= 0 && config.value("add_bos_token", false);
-    add_eos_ = special_.eos >= 0 && config.value("add_eos_token", false);
+    add_bos_ = special_.bos >= 0 && field_or(config, "add_bos_token", false);
+    add_eos_ = special_.eos >= 0 && field_or(config, "add_eos_token", false);
   } catch (const Json::exception& wrong) {
     throw DataError("{} cannot be used: what lies beside it cannot be read: {}", path_.string(), wrong.what());
   } catch (const DataError& wrong) {
@@ -128,9 +130,9 @@ void TiktokenTokenizer::read_encoding(const TiktokenSettings& settings) {
   const Json own = parse_json(settings.tiktoken_json, "tiktoken.json"), config = parse_json(settings.config, "tokenizer_config.json");
   const auto known = known_encoding(path_.filename().string(), static_cast<int64_t>(ids_.entries().size()));
   if (known) encoding_ = *known;
-  for (const Json& json : {config, own}) {
-    if (json.contains("pattern")) encoding_.pattern = json.at("pattern").get<std::string>();
-    if (const auto special = special_tokens_in(json); !special.empty()) encoding_.special_tokens = special;
+  for (const Json* json : {&config, &own}) {
+    if (json->contains("pattern")) encoding_.pattern = json->at("pattern").get<std::string>();
+    if (const auto special = special_tokens_in(*json); !special.empty()) encoding_.special_tokens = special;
   }
   if (encoding_.pattern.empty())
     throw DataError(

@@ -128,6 +128,21 @@ TEST(Tiktoken, what_travels_with_a_model_says_the_pattern_itself) {
   const auto result = export_tokenizer(*tokenizer, exported.path());
   EXPECT_FALSE(result.tokenizer_json);
   EXPECT_EQ(load_tokenizer(exported.path())->encode("ab 1<|endoftext|>"), tokenizer->encode("ab 1<|endoftext|>"));
+
+  // Another tokenizer beside it, and one that an earlier export left.
+  for (const auto* name : {"tokenizer.json", "tokenizer.model"}) {
+    folder.write(name, "another one");
+    exported.write(name, "another one");
+  }
+  export_tokenizer(*load_tokenizer(folder / "cl100k_base.tiktoken"), exported.path());
+  EXPECT_EQ(load_tokenizer(exported.path())->encode("ab 1<|endoftext|>"), tokenizer->encode("ab 1<|endoftext|>"));
+}
+
+TEST(Tiktoken, settings_that_are_odd_are_no_crash) {
+  const std::string deep(200'000, '['), closed = deep + std::string(200'000, ']');
+  EXPECT_EQ(made({"ab"}, {kSettings, "{\"add_bos_token\": null, \"x\": " + closed + "}"}).encode("ab"), Ids{256});
+  EXPECT_EQ(made({"ab"}, {R"({"pattern": "\\p{L}+", "special_tokens": ["<|end|>"]})", ""}).encode("ab"), Ids{256});
+  expect_error<DataError>([&] { made({"ab"}, {R"({"pattern": "[a-z--b]+|."})", ""}); }, {"a difference of classes"});
 }
 
 }  // namespace

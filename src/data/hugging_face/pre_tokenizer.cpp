@@ -174,8 +174,8 @@ std::unique_ptr<PreTokenizer> make_bert() {
 
 std::unique_ptr<PreTokenizer> make_fixed_length(const nlohmann::json& json) {
   const auto characters = json.at("length").get<int64_t>();
-  if (characters < 1 || characters > 10'000)
-    throw base::DataError("its FixedLength has a length of {}: from 1 to 10000 it may be", characters);
+  if (characters < 1 || characters > 2000)  // what a pattern may repeat
+    throw base::DataError("its FixedLength has a length of {}: from 1 to 2000 it may be", characters);
   return std::make_unique<Splitter>(Regex(fmt::format("(?s:.){{1,{}}}", characters)), Behavior::isolated, false);
 }
 

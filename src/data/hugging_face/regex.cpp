@@ -3,6 +3,8 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "data/utf8.h"
 
@@ -13,7 +15,7 @@ using base::DataError;
 namespace {
 
 constexpr size_t kLongestPattern = 64 * 1024;
-constexpr uint32_t kMatchSteps = 5'000'000;  // an honest pattern needs a few per character of a word
+constexpr uint32_t kMatchSteps = 5'000'000, kMatchStepsPerByte = 4;  // an honest pattern needs a few per character of a word
 constexpr uint32_t kHeapKiB = 64 * 1024;
 
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";  // Oniguruma's word characters
@@ -162,6 +164,8 @@ class Translator {
     }
     if (c == '[') refuse("a class inside a class");
     if (pattern_.substr(at_).starts_with("&&")) refuse("an intersection of classes (&&)");
+    const auto rest = pattern_.substr(at_);
+    if (dialect_ == Dialect::rust && (rest.starts_with("--") || rest.starts_with("~~"))) refuse("a difference of classes (-- or ~~)");
     if (c == ']') in_class_ = false;
     copy(1);
   }
@@ -176,9 +180,10 @@ class Translator {
 struct MatchData {
   pcre2_match_data* data;
   pcre2_match_context* context;
-  explicit MatchData(const pcre2_code* code)
+  MatchData(const pcre2_code* code, size_t text_bytes)
       : data(pcre2_match_data_create_from_pattern(code, nullptr)), context(pcre2_match_context_create(nullptr)) {
-    pcre2_set_match_limit(context, kMatchSteps);
+    pcre2_set_match_limit(context,
+                          static_cast<uint32_t>(std::clamp<uint64_t>(uint64_t{kMatchStepsPerByte} * text_bytes, kMatchSteps, UINT32_MAX)));
     pcre2_set_heap_limit(context, kHeapKiB);
   }
   MatchData(const MatchData&) = delete;
@@ -224,6 +229,7 @@ Regex Regex::literal(std::string_view text) {
 Regex Regex::grapheme_clusters() {
   Regex regex;
   regex.pattern_ = "\\X";
+  regex.begins_anew_ = true;  // else PCRE2 would count a row of flags from its beginning for each of them
   regex.compile(regex.pattern_, 0);
   return regex;
 }
@@ -242,16 +248,19 @@ void Regex::compile(const std::string& translated, uint32_t options) {
 
 std::vector<Regex::Match> Regex::find_all(std::string_view text) const {
   std::vector<Match> matches;
-  const MatchData match(code_->code);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const MatchData match(code_->code, text.size());
   for (size_t at = 0; at <= text.size();) {
-    int found = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match.data, match.context);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match.data, match.context);
+    const size_t begin = begins_anew_ ? at : 0;
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data() + begin);
+    const auto search = [&](uint32_t options) {
+      return pcre2_match(code_->code, subject, text.size() - begin, at - begin, PCRE2_NO_UTF_CHECK | options, match.data, match.context);
+    };
+    int found = search(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) throw DataError("the pattern '{}' gives up on a text of {} bytes: {}", pattern_, text.size(), message_of(found));
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data);
-    const Match here{ends[0], ends[1]};
+    const Match here{begin + ends[0], begin + ends[1]};
     if (here.end < here.begin) throw DataError("the pattern '{}' ends a match before its beginning", pattern_);
     const bool empty = here.begin == here.end;
     // An empty match right behind another match is none.

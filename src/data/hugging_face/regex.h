@@ -40,6 +40,7 @@ class Regex {
 
   std::string pattern_;
   Dialect dialect_ = Dialect::oniguruma;
+  bool begins_anew_ = false;  // a match does not look at what is before it
   std::shared_ptr<const Code> code_;
 };
 

@@ -28,7 +28,8 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& text, const std::s
 void HuggingFaceTokenizer::load(const std::string& text, const std::string& config) {
   try {
     const auto json = nlohmann::json::parse(text);
-    const auto component = [&](const char* name) { return json.contains(name) ? json.at(name) : nlohmann::json(); };
+    static const nlohmann::json none;
+    const auto component = [&](const char* name) -> const nlohmann::json& { return json.contains(name) ? json.at(name) : none; };
     if (ends_in_byte_level(component("pre_tokenizer"))) model_ = make_byte_level_bpe(json.at("model"));
     const bool takes_bytes = model_ != nullptr;
     if (!takes_bytes) model_ = make_token_model(json.at("model"));
@@ -39,7 +40,7 @@ void HuggingFaceTokenizer::load(const std::string& text, const std::string& conf
     for (const auto& [token, id] : model_->vocabulary().entries()) pieces_[id] = token;
     for (const auto& token : added_.tokens()) pieces_[token.id] = token.spelling;
     for (const auto& [id, token] : pieces_) vocab_size_ = std::max(vocab_size_, id + 1);
-    if (const auto processor = component("post_processor"); !processor.is_null()) read_template(processor, 0);
+    if (const auto& processor = component("post_processor"); !processor.is_null()) read_template(processor, 0);
     special_ = special_tokens_of(config.empty() ? nlohmann::json::object() : nlohmann::json::parse(config),
                                  [&](std::string_view name) { return id_of(name); });
     if (special_.unk < 0) special_.unk = model_->unk_id();

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/hugging_face/regex.h"
 #include "data/hugging_face/unicode_forms.h"
 #include "data/test_support.h"
 
@@ -132,6 +133,42 @@ TEST(HuggingFaceTokenizer, hostile_patterns_end_with_an_error_instead_of_hanging
   json["pre_tokenizer"] = nlohmann::json::parse(R"({"type": "Split", "pattern": {"Regex": "(a*)*b|(a|a)*c"}, "behavior": "Isolated"})");
   const auto tokenizer = made(json);
   expect_error<DataError>([&] { tokenizer.encode(std::string(4000, 'a')); }, {"gives up", "limit"});
+}
+
+// Marks in every order, decomposed and composed, against one mark after another by definition: stable by class, in runs of any length.
+TEST(UnicodeForms, long_runs_of_marks_are_put_in_order_as_short_ones_are) {
+  const std::string above = "\u0301", below = "\u0316", both = "\u0344", tibetan = "\u0F73", within = "\u0334";
+  try {
+    to_unicode_form(above, UnicodeForm::nfd);
+  } catch (const DataError&) {
+    GTEST_SKIP() << "this build has no utf8proc";
+  }
+  const auto times = [](const std::string& text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  for (const int count : {3, 40, 20'000}) {
+    EXPECT_EQ(to_unicode_form("a" + times(above, count) + times(below, count) + times(within, count), UnicodeForm::nfd),
+              "a" + times(within, count) + times(below, count) + times(above, count));
+    EXPECT_EQ(to_unicode_form("a" + times(above, count) + times(below, count), UnicodeForm::nfc),
+              "\u00e1" + times(below, count) + times(above, count - 1));
+    EXPECT_EQ(to_unicode_form("b" + times(both + below, count), UnicodeForm::nfd),
+              "b" + times(below, count) + times("\u0308\u0301", count));
+    EXPECT_EQ(to_unicode_form("\u0F40" + times(tibetan, count), UnicodeForm::nfd),
+              "\u0F40" + times("\u0F71", count) + times("\u0F72", count));
+  }
+}
+
+TEST(OnigurumaPatterns, clusters_of_many_flags_are_pairs) {
+  std::string flags;
+  for (int i = 0; i < 100'001; ++i) flags += "\U0001F1E6";
+  const auto clusters = Regex::grapheme_clusters().find_all("x" + flags + "e\u0301");
+  ASSERT_EQ(clusters.size(), 1u + 50'001 + 1);
+  EXPECT_EQ(clusters[1].begin, 1u);
+  EXPECT_EQ(clusters[1].end, 9u);
+  EXPECT_EQ(clusters[50'001].end - clusters[50'001].begin, 4u) << "the last one is alone";
+  EXPECT_EQ(clusters.back().end, 1 + flags.size() + 3);
 }
 
 TEST(HuggingFaceTokenizer, normalisers_that_let_text_explode_are_stopped) {

@@ -5,8 +5,10 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "data/utf8.h"
@@ -43,8 +45,57 @@ bool is_surely_nfc(std::string_view text) {
 }
 #endif
 
+#ifdef INGOT_UTF8PROC
+bool is_mark(char32_t c) {
+  constexpr std::u32string_view kMarksOfMarks = U"\u0F73\u0F75\u0F81";  // of class 0 themselves
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class > 0 || kMarksOfMarks.find(c) != std::u32string_view::npos;
+}
+
+constexpr int kLongRun = 32;  // of marks
+
+bool has_long_run_of_marks(std::string_view text) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    if (number % kLongRun == 0 && is_mark(decode_utf8(text).value)) return true;
+    text.remove_prefix(std::min(text.size(), static_cast<size_t>(utf8_length(text[0]))));
+  }
+  return false;
+}
+
+// Decomposed, with marks in canonical order. utf8proc sorts them by insertion, which for a hundred thousand of them takes minutes.
+std::string with_marks_in_order(std::string_view text) {
+  struct Mark {
+    char32_t value;
+    int order;
+  };
+  std::string out;
+  std::vector<Mark> marks;
+  const auto flush = [&] {
+    std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.order < b.order; });
+    for (const auto& mark : marks) append_utf8(out, mark.value);
+    marks.clear();
+  };
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    std::array<utf8proc_int32_t, 16> parts{};
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.value), parts.data(), parts.size(),
+                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), nullptr);
+    if (count < 1 || count > static_cast<utf8proc_ssize_t>(parts.size())) parts[0] = static_cast<utf8proc_int32_t>(c.value);
+    for (int64_t i = 0; i < std::clamp<int64_t>(count, 1, 16); ++i) {
+      const int order = utf8proc_get_property(parts[static_cast<size_t>(i)])->combining_class;
+      if (order == 0) flush();
+      marks.push_back({static_cast<char32_t>(parts[static_cast<size_t>(i)]), order});
+    }
+    text.remove_prefix(static_cast<size_t>(c.length));
+  }
+  flush();
+  return out;
+}
+#endif
+
 void append_in_form(std::string_view text, UnicodeForm form, std::string& out) {
 #ifdef INGOT_UTF8PROC
+  std::string in_order;
+  if (has_long_run_of_marks(text)) text = in_order = with_marks_in_order(text);
   if (form == UnicodeForm::nfc && is_surely_nfc(text)) {
     out += text;
     return;

@@ -1,8 +1,8 @@
 // What token datasets hold, in numbers: lengths of documents, which ids of the vocabulary occur, exact duplicates, bytes per token.
 //
 // Every length is looked at, in the index. Tokens are all read up to `most_tokens`; of more they are sampled, and the numbers say of how
-// many they are. The memory that it takes has a bound that does not depend on the data. One thread; the datasets must outlive the call
-// only.
+// many they are. The memory that it takes has a bound, unless very many different documents have one length and one middle. One thread; the
+// datasets must outlive the call only.
 #pragma once
 
 #include <cstdint>
