@@ -232,7 +232,7 @@ void Trainer::record_blend(const Phase& phase) {
   base::record_event(options_.run_dir, "blend", {{"step", step}, {"weights", weights}});
 }
 
-void Trainer::say_epochs(bool planned) {
+nlohmann::ordered_json Trainer::say_epochs(bool planned) const {
   constexpr size_t kMostInLog = 8;
   const int64_t steps = planned ? phase_->steps : progress_.step - phase_->first_step;
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
@@ -244,7 +244,7 @@ void Trainer::say_epochs(bool planned) {
     else if (words.size() == kMostInLog) words.push_back("…");
   }
   base::log_info("epochs {}: {}", planned ? "of the whole phase" : "so far", fmt::join(words, ", "));
-  base::record_event(options_.run_dir, "epochs", {{"step", progress_.step}, {"planned", planned}, {"epochs", all}});
+  return all;
 }
 
 // Of a run that goes on from an earlier step than it came to.
@@ -282,8 +282,10 @@ void Trainer::prepare_run_dir() {
                  facts().device);
   base::log_info("{}", mfu_convention(forecast_.gemm_flops / 1e12, "this machine's measured GEMM rate"));
   base::record_event(options_.run_dir, "start",
-                     {{"step", progress_.step}, {"ranks", groups_.world().size()}, {"steps", total_steps(phases_)}});
-  say_epochs(/*planned=*/true);
+                     {{"step", progress_.step},
+                      {"ranks", groups_.world().size()},
+                      {"steps", total_steps(phases_)},
+                      {"epochs", say_epochs(/*planned=*/true)}});
   sink_ = std::make_unique<MetricsSink>(options_.run_dir, config_.log, progress_.step, config_toml_, run_id_);
   record_checkpoints();
 }
@@ -363,8 +365,8 @@ bool Trainer::run(const resilience::StopSignal& stop) {
                                 : stopped              ? "signal"
                                 : is_early             ? "train.patience"
                                 : progress_.step < all ? "--stop-after"
-                                                       : "all steps"}});
-  if (is_main() && progress_.step > phase_->first_step) say_epochs(/*planned=*/false);
+                                                       : "all steps"},
+                        {"epochs", say_epochs(/*planned=*/false)}});
   if (is_main()) sink_->end(stopped ? MlflowEnd::killed : MlflowEnd::finished);
   std::error_code ignored;
   if (is_main() && is_by_file) std::filesystem::remove(stop_file(), ignored);

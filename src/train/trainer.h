@@ -120,8 +120,8 @@ class Trainer {
   void follow_blend(const Phase& phase);
   void record_blend(const Phase& phase);
   void forget_later_blends();
-  /// How often the samples of the phase (planned), or those that it has taken so far, go through each source.
-  void say_epochs(bool planned);
+  /// How often the samples of the phase (planned), or those that it has taken so far, go through each source: for the log, and by path.
+  nlohmann::ordered_json say_epochs(bool planned) const;
   void check_resumed_data(const Phase& phase) const;
   StepRecord take_step(const Phase& phase);
   void handle_skip(const StepResult& result, int64_t step);
