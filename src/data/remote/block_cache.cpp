@@ -55,9 +55,15 @@ struct BlockCache::State {
     Stage stage = Stage::absent;
     int waiting = 0;             // readers
     bool is_asked = false;       // ahead, and not taken since
+    bool is_unwritten = false;   // on its way to the disk, or would have to come over the network again
     std::exception_ptr failure;  // for who waits now: later ones ask again
     Bytes bytes;                 // of `here`
     std::list<Key>::iterator use;
+  };
+
+  struct Got {
+    Bytes bytes;
+    bool is_new = false;  // from the network
   };
 
   int64_t add(std::shared_ptr<const RemoteFile> remote, const std::string& url) {
@@ -131,18 +137,23 @@ struct BlockCache::State {
       if (count == 0) continue;
       const File file = files[static_cast<size_t>(first.file)];
       lock.unlock();
-      std::vector<Bytes> bytes;
+      std::vector<Got> got;
       std::exception_ptr failure;
       try {
-        bytes = get(file, first.block, count);
+        got = get(file, first.block, count);
       } catch (...) {
         failure = std::current_exception();
       }
       lock.lock();
       for (int64_t i = 0; i < count; ++i)
         if (failure) fail({first.file, first.block + i}, failure);
-        else put({first.file, first.block + i}, std::move(bytes[static_cast<size_t>(i)]));
+        else put({first.file, first.block + i}, got[static_cast<size_t>(i)]);
       changed.notify_all();
+      lock.unlock();  // readers do not wait for the disk
+      for (size_t i = 0; i < got.size(); ++i)
+        if (got[i].is_new) folder.keep(name_of(file, first.block + static_cast<int64_t>(i)), *got[i].bytes);
+      lock.lock();
+      for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) blocks.at({first.file, first.block + i}).is_unwritten = false;
     }
   }
 
@@ -164,11 +175,11 @@ struct BlockCache::State {
     else block.failure = failure;
   }
 
-  void put(Key key, Bytes bytes) {
+  void put(Key key, const Got& got) {
     auto& block = blocks.at(key);
-    held_bytes += static_cast<int64_t>(bytes->size());
+    held_bytes += static_cast<int64_t>(got.bytes->size());
     recent.push_front(key);
-    block.stage = Stage::here, block.bytes = std::move(bytes), block.use = recent.begin();
+    block.stage = Stage::here, block.bytes = got.bytes, block.use = recent.begin(), block.is_unwritten = true;
     make_room(options.in_memory_bytes, [](const Block& old) { return !old.is_asked; });
     make_room(kMostAsked * options.in_memory_bytes, [](const Block&) { return true; });
   }
@@ -178,7 +189,7 @@ struct BlockCache::State {
   void make_room(int64_t limit_bytes, const MayGo& may_go) {
     for (auto old = recent.end(); held_bytes > limit_bytes && old != recent.begin() && --old != recent.begin();) {
       const auto found = blocks.find(*old);
-      if (found->second.waiting > 0 || !may_go(found->second)) continue;
+      if (found->second.waiting > 0 || found->second.is_unwritten || !may_go(found->second)) continue;
       held_bytes -= static_cast<int64_t>(found->second.bytes->size());
       blocks.erase(found);
       old = recent.erase(old);
@@ -191,32 +202,29 @@ struct BlockCache::State {
   std::string name_of(const File& file, int64_t block) const { return fmt::format("{}/{:x}", file.name, block); }
 
   // From the disk where they lie there, else by one request for those that follow one another.
-  std::vector<Bytes> get(const File& file, int64_t first, int64_t count) {
-    std::vector<Bytes> bytes(static_cast<size_t>(count));
+  std::vector<Got> get(const File& file, int64_t first, int64_t count) {
+    std::vector<Got> got(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i)
       if (auto kept = folder.load(name_of(file, first + i), size_of(file, first + i)))
-        bytes[static_cast<size_t>(i)] = std::make_shared<std::string>(std::move(*kept));
+        got[static_cast<size_t>(i)].bytes = std::make_shared<std::string>(std::move(*kept));
     for (int64_t i = 0; i < count;) {
       int64_t end = i;
-      while (end < count && !bytes[static_cast<size_t>(end)]) ++end;
-      if (end > i) fetch(file, first + i, std::span(bytes).subspan(static_cast<size_t>(i), static_cast<size_t>(end - i)));
+      while (end < count && !got[static_cast<size_t>(end)].bytes) ++end;
+      if (end > i) fetch(file, first + i, std::span(got).subspan(static_cast<size_t>(i), static_cast<size_t>(end - i)));
       i = end + 1;
     }
-    return bytes;
+    return got;
   }
 
-  void fetch(const File& file, int64_t first, std::span<Bytes> blocks_of_run) {
+  void fetch(const File& file, int64_t first, std::span<Got> blocks_of_run) {
     const int64_t offset = first * options.block_bytes;
     const int64_t end = std::min(file.remote->size_bytes(), offset + static_cast<int64_t>(blocks_of_run.size()) * options.block_bytes);
     std::string all(static_cast<size_t>(end - offset), 0);
     file.remote->read_at(offset, all.data(), end - offset);
     fetched_bytes += end - offset;
-    for (size_t i = 0; i < blocks_of_run.size(); ++i) {
-      const auto block =
-          std::make_shared<std::string>(all.substr(i * static_cast<size_t>(options.block_bytes), static_cast<size_t>(options.block_bytes)));
-      folder.keep(name_of(file, first + static_cast<int64_t>(i)), *block);
-      blocks_of_run[i] = block;
-    }
+    const auto block_bytes = static_cast<size_t>(options.block_bytes);
+    for (size_t i = 0; i < blocks_of_run.size(); ++i)
+      blocks_of_run[i] = {std::make_shared<std::string>(all.substr(i * block_bytes, block_bytes)), true};
   }
 
   void end() {
@@ -272,7 +280,7 @@ void CachedFile::read(int64_t offset, std::span<std::byte> out) const {
   const int64_t previous = last_block_.exchange(last);
   const bool goes_on = first == previous || first == previous + 1;
   const int64_t ahead = (last + 1) * block_bytes + kAheadOfReader;
-  if (goes_on && last > previous && ahead - asked_until_ >= kAheadOfReader / 2) read_ahead(offset, asked_until_ = ahead);
+  if (goes_on && last > previous && ahead - asked_until_ >= kLongestRequest) read_ahead(offset, asked_until_ = ahead);
   else if (first != last) read_ahead(offset, offset + size);
   for (int64_t block = first; block <= last; ++block) {
     const auto bytes = cache_->state_->take({number_, block});
