@@ -10,12 +10,15 @@ namespace {
 bool is_fused(const at::Tensor& logits, const char* symbol) {
   return takes_rows(logits, symbol) && logits.scalar_type() == at::kFloat && logits.stride(1) == 1;
 }
+bool is_fused_gradient(const at::Tensor& gradient) {
+  return (gradient.scalar_type() == at::kFloat || gradient.scalar_type() == at::kBFloat16) && gradient.stride(1) == 1;
+}
 
 }  // namespace
 
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient, double z_loss) {
+at::Tensor cross_entropy(at::Tensor logits, const at::Tensor& targets, double scale, const at::Tensor& gradient, double z_loss) {
   constexpr const char* kSymbol = "ingot_cross_entropy";
-  if (is_fused(logits, kSymbol)) {
+  if (is_fused(logits, kSymbol) && (!gradient.defined() || is_fused_gradient(gradient))) {
     const auto labels = targets.contiguous();
     auto losses = at::empty({logits.size(0)}, logits.options());
     cpu::CrossEntropyProblem p{};
@@ -24,13 +27,14 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
     p.logits_stride = logits.stride(0);
     p.scale = scale;
     p.z_loss = z_loss;
-    p.write = want_gradient;
+    if (gradient.defined()) p.gradient_stride = gradient.stride(0), p.gradient_is_bf16 = gradient.scalar_type() == at::kBFloat16;
     const auto bind = [](cpu::CrossEntropyProblem& p, const RowTensors& t) {
       p.logits = numbers(t.in[0]);
       p.targets = t.in[1].const_data_ptr<int64_t>();
       p.losses = numbers(t.out[0]);
+      p.gradient = address(t.out[1]);
     };
-    const TensorList out{losses, want_gradient ? logits : at::Tensor()};
+    const TensorList out{losses, gradient};
     run_rows(RowCall<cpu::CrossEntropyProblem>{"cross_entropy", kSymbol, {{logits, labels}, out, {}}, p, bind, 1}, cpu::cross_entropy);
     return losses;
   }
@@ -38,11 +42,12 @@ at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, 
   const auto safe = targets.masked_fill(ignored, 0).unsqueeze(1);  // [rows, 1]
   const auto log_sum = logits.logsumexp(1, /*keepdim=*/true);
   auto losses = (log_sum - logits.gather(1, safe)).squeeze(1).masked_fill(ignored, 0);
-  if (want_gradient) {
+  if (gradient.defined()) {
     logits.sub_(log_sum).exp_();
     if (z_loss > 0) logits.mul_(1 + 2 * z_loss * log_sum);
     logits.scatter_add_(1, safe, at::full_like(safe, -1, logits.options()));
     logits.mul_(ignored.logical_not().to(logits.scalar_type()).mul_(scale).unsqueeze(1));  // at::where of numbers would round to fp32
+    if (!gradient.is_same(logits)) gradient.copy_(logits);
   }
   return losses;
 }
@@ -87,12 +92,15 @@ std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistic
   return {log_sum - statistics.select(2, 2).sum(0), factors};
 }
 
-void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,
-                                     const at::Tensor& ignored, double scale) {
+void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
+                            double scale, at::Tensor gradient) {
   const auto elsewhere = targets.lt(0);
-  exponentials.mul_((factors * scale).masked_fill(ignored, 0).unsqueeze(1));
-  exponentials.scatter_add_(1, targets.masked_fill(elsewhere, 0).unsqueeze(1),
-                            elsewhere.logical_not().to(exponentials.scalar_type()).mul_(-scale).unsqueeze(1));
+  const auto scales = (factors * scale).masked_fill(ignored, 0).unsqueeze(1), at_target = targets.masked_fill(elsewhere, 0).unsqueeze(1);
+  // Of the targets, or of index 0 in rows that have theirs elsewhere: subtracted before anything is rounded.
+  const auto of_targets =
+      (exponentials.gather(1, at_target) * scales).sub_(elsewhere.logical_not().to(exponentials.scalar_type()).mul_(scale).unsqueeze(1));
+  at::mul_out(gradient, exponentials, scales);
+  gradient.scatter_(1, at_target, of_targets.to(gradient.scalar_type()));
 }
 
 }  // namespace ingot::kernels

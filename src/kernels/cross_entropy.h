@@ -1,4 +1,5 @@
-// Softmax cross-entropy of one chunk of rows, forward and backward in one pass over the logits; and in two halves for a
+// Softmax cross-entropy of one chunk of rows, forward and backward in one pass over the logits, the gradient in the dtype that the next
+// matmuls take; and in two halves for a
 // vocabulary that is spread over ranks, who exchange three numbers a row in between.
 #pragma once
 
@@ -8,11 +9,12 @@
 
 namespace ingot::kernels {
 
-/// logits [rows, vocab] (fp32 or fp64, contiguous) are replaced by scale * (softmax - onehot(target)); rows whose target is
-/// below 0 count for nothing and become 0. Returns the losses [rows] (0 where ignored), in the dtype of the logits, not scaled.
-/// With want_gradient false the logits are left as they are. `z_loss`: the gradient, not the losses, is also that of z_loss times the
-/// square of log(sum(exp(logits))), which keeps logits from drifting (PaLM, arXiv 2204.02311, section 5).
-at::Tensor cross_entropy_in_place(at::Tensor logits, const at::Tensor& targets, double scale, bool want_gradient, double z_loss = 0);
+/// logits [rows, vocab], fp32 or fp64, with rows of any stride. Returns the losses [rows] in their dtype, not scaled; rows whose target is
+/// below 0 count for nothing: 0. `gradient` becomes scale * (softmax - onehot(target)): the logits themselves, or a tensor of their shape
+/// and of any dtype, which is rounded to once, and then what the logits hold afterwards has no meaning. Undefined: none is wanted, and the
+/// logits stay as they are. `z_loss`: the gradient, not the losses, is also that of z_loss times the square of log(sum(exp(logits))), which
+/// keeps logits from drifting (PaLM, arXiv 2204.02311, section 5).
+at::Tensor cross_entropy(at::Tensor logits, const at::Tensor& targets, double scale, const at::Tensor& gradient, double z_loss = 0);
 
 /// First half: [rows, 3] = largest logit of this part of the vocabulary, sum of exp(logit - largest), and the target's logit, 0
 /// where the target is elsewhere (targets: indices within this part, below 0 = not here). With want_gradient the logits
@@ -24,8 +26,8 @@ at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets
 /// that.
 std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own, double z_loss = 0);
 
-/// Second half: what the first left becomes scale * (softmax - onehot(target)), 0 in rows that `ignored` marks.
-void cross_entropy_gradient_in_place(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors,
-                                     const at::Tensor& ignored, double scale);
+/// Second half: `gradient`, as above, from what the first left, 0 in rows that `ignored` marks.
+void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
+                            double scale, at::Tensor gradient);
 
 }  // namespace ingot::kernels

@@ -190,9 +190,16 @@ TEST(CrossEntropy, matches_log_softmax_and_its_gradient) {
     const auto losses = -at::log_softmax(wide, 1).gather(1, chosen).squeeze(1) * counted;
     const auto gradient = (at::softmax(wide, 1) - at::zeros_like(wide).scatter(1, chosen, 1.0)) * counted.unsqueeze(1) * 0.25;
     const auto untouched = logits.clone();
-    EXPECT_LT((cross_entropy_in_place(logits, targets, 0.25, false) - losses).abs().max().item<double>(), 1e-5);
+    EXPECT_LT((cross_entropy(logits, targets, 0.25, {}) - losses).abs().max().item<double>(), 1e-5);
     EXPECT_TRUE(at::equal(untouched, logits));
-    EXPECT_LT((cross_entropy_in_place(logits, targets, 0.25, true) - losses).abs().max().item<double>(), 1e-5);
+    for (const int64_t stride : {vocab, vocab + 3}) {
+      auto narrow = at::full({21, stride}, 7, at::kBFloat16);
+      const auto bf16 = narrow.narrow(1, 0, vocab);
+      EXPECT_LT((cross_entropy(logits.clone(), targets, 0.25, bf16) - losses).abs().max().item<double>(), 1e-5);
+      EXPECT_LT(((bf16 - gradient).abs() - gradient.abs() / 256).max().item<double>(), 1e-6);
+      EXPECT_TRUE(narrow.narrow(1, vocab, stride - vocab).eq(7).all().item<bool>());
+    }
+    EXPECT_LT((cross_entropy(logits, targets, 0.25, logits) - losses).abs().max().item<double>(), 1e-5);
     EXPECT_LT((logits - gradient).abs().max().item<double>(), 1e-6);
   }
 }
@@ -213,7 +220,7 @@ TEST(CrossEntropy, z_loss_is_in_the_gradient_and_not_in_the_loss) {
   for (const auto dtype : {at::kDouble, at::kFloat}) {
     const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
     auto logits = x.detach().to(dtype, false, true);
-    const auto loss = cross_entropy_in_place(logits, targets, 0.25, true, kZ);
+    const auto loss = cross_entropy(logits, targets, 0.25, logits, kZ);
     check(loss, logits, tolerance);
     std::vector<at::Tensor> halves, labels, statistics;
     for (const int64_t half : {0, 1}) {
@@ -226,7 +233,12 @@ TEST(CrossEntropy, z_loss_is_in_the_gradient_and_not_in_the_loss) {
     for (const int64_t half : {0, 1}) {
       const auto [found, factors] = combine_statistics(at::stack(statistics), half, kZ);
       of_halves = found.masked_fill(targets.lt(0), 0);
-      cross_entropy_gradient_in_place(halves[static_cast<size_t>(half)], labels[static_cast<size_t>(half)], factors, targets.lt(0), 0.25);
+      auto& part = halves[static_cast<size_t>(half)];
+      const auto& label = labels[static_cast<size_t>(half)];
+      auto narrow = at::empty_like(part, at::kBFloat16);
+      cross_entropy_gradient(part, label, factors, targets.lt(0), 0.25, narrow);
+      cross_entropy_gradient(part, label, factors, targets.lt(0), 0.25, part);
+      EXPECT_TRUE(at::equal(narrow, part.to(at::kBFloat16)));
     }
     check(of_halves, device::cat(halves, 1), tolerance);
   }
@@ -235,7 +247,7 @@ TEST(CrossEntropy, z_loss_is_in_the_gradient_and_not_in_the_loss) {
 TEST(CrossEntropy, a_nan_logit_gives_a_nan_loss) {
   auto logits = at::zeros({1, 40});
   logits[0][17] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(cross_entropy_in_place(logits, at::zeros({1}, at::kLong), 1, true).item<float>()));
+  EXPECT_TRUE(std::isnan(cross_entropy(logits, at::zeros({1}, at::kLong), 1, logits).item<float>()));
 }
 
 TEST(Update, fused_adamw_and_muon_steps_match_fp64) {

@@ -24,25 +24,28 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
     const auto rows = as_rows(hidden);
     const auto labels = targets.reshape(-1);
     const auto wide = logits_type(hidden);
+    at::Tensor weights;  // [count, 1] of an objective that has some
     const int64_t count = rows.size(0), chunk = head_chunk_rows(count, weight_value.size(0), device::is_gpu(hidden));
-    // Logits and losses of some rows; with a gradient the logits become it.
+    // Losses of some rows, and if wanted the gradient of their logits in the dtype that matmuls take.
     const auto run_chunk = [&](int64_t from, int64_t size, double factor, bool wants) {
       auto logits = kernels::matmul(rows.narrow(0, from, size), weight_value.t(), wide);  // [size, vocab]
       const auto part_labels = labels.narrow(0, from, size);
       const auto slope = cap_logits(logits, rule.logit_cap, wants);
-      const auto losses = cross_entropy ? cross_entropy(logits, part_labels, factor, wants, rule.z_loss)
-                                        : kernels::cross_entropy_in_place(logits, part_labels, factor, wants, rule.z_loss);
-      if (slope.defined()) logits.mul_(slope);
-      return std::pair{logits, losses};
+      const bool stays_wide = wide == rows.scalar_type() || slope.defined() || weights.defined();  // or is multiplied before it is rounded
+      auto gradient = !wants ? at::Tensor() : stays_wide ? logits : at::empty_like(logits, rows.options());
+      const auto losses = cross_entropy ? cross_entropy(logits, part_labels, factor, gradient, rule.z_loss)
+                                        : kernels::cross_entropy(logits, part_labels, factor, gradient, rule.z_loss);
+      if (wants && slope.defined()) gradient.mul_(slope);
+      if (wants && weights.defined()) gradient.mul_(weights.narrow(0, from, size));
+      return std::pair{losses, wants ? gradient.to(rows.scalar_type()) : gradient};
     };
     const auto for_each_chunk = [&](const auto& visit) {
       for (int64_t from = 0; from < count; from += chunk) visit(from, std::min(chunk, count - from));
     };
     auto total = at::zeros({}, rows.options().dtype(wide));
-    at::Tensor weights;  // [count, 1] of an objective that has some
     if (rule.weigh) {
       const auto losses = at::empty({count}, total.options());
-      for_each_chunk([&](int64_t from, int64_t size) { losses.narrow(0, from, size).copy_(run_chunk(from, size, 1, false).second); });
+      for_each_chunk([&](int64_t from, int64_t size) { losses.narrow(0, from, size).copy_(run_chunk(from, size, 1, false).first); });
       const auto objective = rule.weigh(losses.view(targets.sizes()));
       if (!want_gradient) return objective.value * scale;
       total = objective.value, weights = objective.weights.to(wide).reshape({count, 1});
@@ -54,14 +57,12 @@ struct HeadLossFunction : Function<HeadLossFunction, WorkKind::head> {
       if (weight->is_trained()) buffer = weight->gradient_buffer(overwrite);
     }
     for_each_chunk([&](int64_t from, int64_t size) {
-      const auto [logits, losses] = run_chunk(from, size, scale, want_gradient);
+      const auto [losses, gradient] = run_chunk(from, size, scale, want_gradient);
       if (rule.losses.defined()) rule.losses.view({-1}).narrow(0, from, size).copy_(losses);
-      if (weights.defined()) logits.mul_(weights.narrow(0, from, size));
-      else total += losses.sum();
+      if (!weights.defined()) total += losses.sum();
       if (!want_gradient) return;
-      const auto narrow = logits.to(rows.scalar_type());
-      kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, weight_value, /*overwrite=*/true);
-      if (buffer.defined()) kernels::matmul_into(buffer, narrow.t(), rows.narrow(0, from, size), overwrite && from == 0);
+      kernels::matmul_into(grad_hidden.narrow(0, from, size), gradient, weight_value, /*overwrite=*/true);
+      if (buffer.defined()) kernels::matmul_into(buffer, gradient.t(), rows.narrow(0, from, size), overwrite && from == 0);
     });
     if (want_gradient) context.save({grad_hidden.view(hidden.sizes())});
     return total * scale;

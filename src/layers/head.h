@@ -29,17 +29,17 @@ using WeighLosses = std::function<Objective(const at::Tensor& losses)>;
 /// What logits go through, and what training makes of them.
 struct HeadRule {
   double logit_cap = 0;    // they become cap * tanh(logits / cap); 0 = they stay
-  double z_loss = 0;       // as in kernels::cross_entropy_in_place
+  double z_loss = 0;       // as in kernels::cross_entropy
   at::Tensor losses{};     // [batch, seq] in the logits' dtype, to be filled with the losses of all positions; may be undefined
   WeighLosses weigh = {};  // empty: all positions alike. Costs the logits a second time
 };
 /// In place; returns what their gradient must be multiplied by, undefined without a cap or where no gradient is wanted.
 at::Tensor cap_logits(at::Tensor logits, double cap, bool want_gradient);
 
-/// kernels::cross_entropy_in_place of logits [rows, own vocabulary] where other ranks have the rest of the vocabulary
+/// kernels::cross_entropy of logits [rows, own vocabulary] where other ranks have the rest of the vocabulary
 /// (parallel/tensor/vocabulary.h). Empty: all of it is here.
 using CrossEntropy =
-    std::function<at::Tensor(at::Tensor logits, const at::Tensor& labels, double scale, bool want_gradient, double z_loss)>;
+    std::function<at::Tensor(at::Tensor logits, const at::Tensor& labels, double scale, const at::Tensor& gradient, double z_loss)>;
 
 /// Sum over all positions of -log p(target), or what rule.weigh makes of them, times `scale`; targets int64 [batch, seq], -100 counts for
 /// nothing. Logits are fp32 (fp64 for fp64) and exist for a bounded number of positions at a time.

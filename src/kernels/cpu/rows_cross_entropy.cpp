@@ -32,29 +32,33 @@ INGOT_INLINE Softmax exponentials(float* logits, int64_t vocab, bool write) {
   return {largest, sum};
 }
 
-}  // namespace
-
-void cross_entropy(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
+template <class T>
+void losses_and_gradient(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    float* logits = p.logits + row * p.logits_stride;
+    float* const logits = p.logits + row * p.logits_stride;
+    T* const gradient = p.gradient ? static_cast<T*>(p.gradient) + row * p.gradient_stride : nullptr;
     const int64_t target = p.targets[row];
     if (target < 0) {
       p.losses[row] = 0;
-      if (p.write)
-        for (int64_t i = 0; i < p.vocab; ++i) logits[i] = 0;
+      if (gradient) __builtin_memset(gradient, 0, static_cast<size_t>(p.vocab) * sizeof(T));
       continue;
     }
     const float at_target = logits[target];
-    const auto [largest, sum] = exponentials(logits, p.vocab, p.write);
+    const auto [largest, sum] = exponentials(logits, p.vocab, gradient != nullptr);
     const float log_sum = __builtin_logf(sum) + largest;
     p.losses[row] = log_sum - at_target;
-    if (!p.write) continue;
-    const float factor = static_cast<float>(p.scale) / sum * (1 + 2 * static_cast<float>(p.z_loss) * log_sum);
-    const int64_t whole = round_down(p.vocab, kLanes);
-    for (int64_t i = 0; i < whole; i += kLanes) store(logits + i, load(logits + i) * factor);
-    for (int64_t i = whole; i < p.vocab; ++i) logits[i] *= factor;
-    logits[target] -= static_cast<float>(p.scale);
+    if (!gradient) continue;
+    const float scale = static_cast<float>(p.scale), factor = scale / sum * (1 + 2 * static_cast<float>(p.z_loss) * log_sum);
+    const float of_target = logits[target] * factor - scale;
+    for (int64_t i = 0; i < p.vocab; i += kLanes) store_some(gradient + i, load_some(logits + i, p.vocab - i) * factor, p.vocab - i);
+    store_some(gradient + target, broadcast(of_target), 1);
   }
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropyProblem& p, int64_t begin, int64_t end) {
+  p.gradient_is_bf16 ? losses_and_gradient<bf16>(p, begin, end) : losses_and_gradient<float>(p, begin, end);
 }
 
 void cross_entropy_part(const CrossEntropyPartProblem& p, int64_t begin, int64_t end) {

@@ -5,14 +5,16 @@
 
 namespace ingot::kernels::cpu {
 
-/// logits are replaced by scale * (softmax * (1 + 2 z_loss log(sum(exp))) - onehot) where `write`; losses [rows].
+/// gradient = scale * (softmax * (1 + 2 z_loss log(sum(exp))) - onehot); losses [rows].
 struct CrossEntropyProblem {
   int64_t rows, vocab, logits_stride;
-  float* logits;
+  float* logits;           // scratch once they are read, if there is a gradient
   const int64_t* targets;  // negative: ignored
   double scale;
   float* losses;
-  bool write;
+  void* gradient;  // rows of gradient_stride; null: none is wanted; if fp32 the logits' own place will do
+  int64_t gradient_stride;
+  bool gradient_is_bf16;
   double z_loss;
 };
 

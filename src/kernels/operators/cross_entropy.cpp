@@ -1,5 +1,5 @@
-// One chunk of logits, which the matmuls before and after it find in the caches: losses, and the gradient in place of the logits.
-// rows: tokens of the chunk; width: of the vocabulary.
+// One chunk of logits, which the matmuls before and after it find in the caches: losses, and the gradient in the dtype that the next
+// matmuls take. rows: tokens of the chunk; width: of the vocabulary.
 #include "kernels/cross_entropy.h"
 
 #include "kernels/operators/helpers.h"
@@ -14,8 +14,8 @@ OperatorCall make(const OperatorSizes& s) {
   call.is_repeatable = true;
   call.inputs = {s.leaf({s.rows, s.width}, s.wide()).detach(), s.indices(s.width, {s.rows})};
   call.forward = [dtype = s.dtype](const TensorList& in) -> TensorList {
-    const auto losses = cross_entropy_in_place(in[0], in[1], kScale, true);
-    return {losses, in[0].to(dtype)};  // as the matmuls of the head take it
+    const auto gradient = dtype == in[0].scalar_type() ? in[0] : at::empty_like(in[0], dtype);
+    return {cross_entropy(in[0], in[1], kScale, gradient), gradient};
   };
   call.reference = [](const TensorList& in) -> TensorList {
     const auto chosen = in[1].unsqueeze(1);
@@ -26,8 +26,8 @@ OperatorCall make(const OperatorSizes& s) {
 }
 
 OperatorCost cost(const OperatorSizes& s) {
-  const int64_t logits = s.rows * s.width * 4;
-  return {.forward = {.read_bytes = logits + s.rows * 8, .written_bytes = logits + s.rows * 4}};
+  const int64_t logits = s.rows * s.width;
+  return {.forward = {.read_bytes = 4 * logits + s.rows * 8, .written_bytes = logits * static_cast<int64_t>(c10::elementSize(s.dtype)) + s.rows * 4}};
 }
 
 }  // namespace

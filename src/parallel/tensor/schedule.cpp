@@ -23,8 +23,8 @@ at::Tensor TensorSchedule::head_loss(const at::Tensor& hidden, layers::Parameter
                                      const layers::HeadRule& rule, const layers::Sequences& sequences) const {
   return layers::head_loss(
       enter(hidden, sequences), head, targets, scale, rule,
-      [&head, group = axis_.group](at::Tensor logits, const at::Tensor& labels, double factor, bool want_gradient, double z_loss) {
-        return cross_entropy_over_ranks(std::move(logits), labels, head, factor, want_gradient, z_loss, *group);
+      [&head, group = axis_.group](at::Tensor logits, const at::Tensor& labels, double factor, const at::Tensor& gradient, double z_loss) {
+        return cross_entropy_over_ranks(std::move(logits), labels, head, factor, gradient, z_loss, *group);
       });
 }
 

@@ -5,15 +5,15 @@
 namespace ingot::parallel {
 
 at::Tensor cross_entropy_over_ranks(at::Tensor logits, const at::Tensor& labels, const layers::Parameter& weight, double scale,
-                                    bool want_gradient, double z_loss, comm::Group& group) {
+                                    const at::Tensor& gradient, double z_loss, comm::Group& group) {
   const auto range = weight.part[0][0];
   const auto ignored = labels.lt(0);
   const auto own = at::where(labels.ge(range.begin).logical_and(labels.lt(range.end)), labels - range.begin, -1);
-  const auto statistics = kernels::cross_entropy_statistics(logits, own, want_gradient);
+  const auto statistics = kernels::cross_entropy_statistics(logits, own, gradient.defined());
   auto all = at::empty({group.size(), labels.size(0), 3}, statistics.options());
   group.all_gather(all, statistics);
   const auto [losses, factors] = kernels::combine_statistics(all, group.rank(), z_loss);
-  if (want_gradient) kernels::cross_entropy_gradient_in_place(logits, own, factors, ignored, scale);
+  if (gradient.defined()) kernels::cross_entropy_gradient(logits, own, factors, ignored, scale, gradient);
   return losses.masked_fill(ignored, 0);
 }
 

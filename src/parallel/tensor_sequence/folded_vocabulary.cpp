@@ -144,11 +144,12 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head>
         auto logits = kernels::matmul(some, part.t(), wide);
         const auto slope = layers::cap_logits(logits, rule.logit_cap, true);
         kernels::cross_entropy_statistics(logits, some_labels, true);
-        kernels::cross_entropy_gradient_in_place(logits, some_labels, factors.narrow(0, from, size), ignored.narrow(0, from, size), scale);
-        if (slope.defined()) logits.mul_(slope);
-        const auto narrow = logits.to(rows.scalar_type());
-        kernels::matmul_into(grad_hidden.narrow(0, from, size), narrow, part, /*overwrite=*/owner == axis.rank);
-        kernels::matmul_into(gradient, narrow.t(), some, /*overwrite=*/from == 0);
+        auto of_logits = slope.defined() || wide == rows.scalar_type() ? logits : at::empty_like(logits, rows.options());
+        kernels::cross_entropy_gradient(logits, some_labels, factors.narrow(0, from, size), ignored.narrow(0, from, size), scale,
+                                        of_logits);
+        if (slope.defined()) of_logits = logits.mul_(slope).to(rows.scalar_type());
+        kernels::matmul_into(grad_hidden.narrow(0, from, size), of_logits, part, /*overwrite=*/owner == axis.rank);
+        kernels::matmul_into(gradient, of_logits.t(), some, /*overwrite=*/from == 0);
       });
       gradients.add(gradient);
     });
