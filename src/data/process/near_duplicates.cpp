@@ -9,17 +9,12 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/vector_clones.h"
 #include "data/process/steps.h"
 #include "data/process/text_parts.h"
 
 namespace ingot::data::process {
 namespace {
-
-#if defined(__x86_64__)
-#define INGOT_VECTOR_CLONES __attribute__((optimize("O3"), target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define INGOT_VECTOR_CLONES
-#endif
 
 // least[k] = min over runs of a hash with the k-th seed.
 INGOT_VECTOR_CLONES void take_least(const uint32_t* runs, size_t count, const uint32_t* seeds, uint32_t* least, size_t hashes) {
