@@ -31,7 +31,7 @@ struct JoinNormProblem {
 /// Whether a GPU's block holds a row, and with scales the five sums of its columns, in registers.
 inline bool takes_width(int64_t width, bool is_scaled) { return width <= (width % 4 == 0 ? 4 : 1) * 512 * (is_scaled ? 2 : 8); }
 
-/// Sums over rows that the backward pass of one chunk leaves: five vectors of `width`, in this order.
+/// Sums over rows that the backward pass of one chunk leaves where there were zeros: five vectors of `width`, in this order.
 enum JoinNormSum { kGradWeight, kGradResidualScale, kGradResidualBias, kGradBranchScale, kGradBranchBias, kJoinNormSums };
 
 INGOT_ROW_KERNEL(join_norm_forward, const JoinNormProblem&, int64_t begin, int64_t end);
