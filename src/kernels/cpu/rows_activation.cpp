@@ -35,7 +35,7 @@ Float up_of(Float u) {
 }
 
 template <class T, Gate kind>
-void forward(const GluProblem& p, int64_t begin, int64_t end) {
+void forward(const GluProblem p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T *gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width, *up = gate + p.width;
     T* out = static_cast<T*>(p.out) + row * p.width;
@@ -49,7 +49,7 @@ void forward(const GluProblem& p, int64_t begin, int64_t end) {
 }
 
 template <class T, Gate kind>
-void backward(const GluProblem& p, int64_t begin, int64_t end) {
+void backward(const GluProblem p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const T *gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width, *up = gate + p.width;
     const T* grad = static_cast<const T*>(p.grad) + row * p.width;
