@@ -55,7 +55,7 @@ INGOT_INLINE float along_row(const JoinNormProblem& p, const float* joined, cons
     const int64_t n = p.width - i;
     dot += load_some(grad_normed + i, n) * load_some(p.weight + i, n) * load_some(joined + i, n);
   }
-  return sum_of_lanes(dot)[0] * inverse * inverse * inverse / static_cast<float>(p.width);
+  return sum_of_lanes(dot)[0] * inverse * inverse * inverse * (1.0f / static_cast<float>(p.width));
 }
 
 // Of `rows` rows from `row` on. Sums of biases are left as those of the gradients alone, in kGradResidualBias.
