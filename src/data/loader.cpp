@@ -181,6 +181,7 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   out.inputs.resize(total);
   out.targets.resize(total);
   out.document_starts.resize(total);
+  out.sources.resize(static_cast<size_t>(count));
   read_ahead(first_sample, count);
   const bool has_pairs = config_.packing == "pairs";
   out.pair_starts.resize(has_pairs ? total : 0);
@@ -194,6 +195,7 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
       row.reference_margins = std::span(out.reference_margins).subspan(at, seq);
     }
     const Place place = place_of(first_sample + i);
+    out.sources[static_cast<size_t>(i)] = static_cast<int32_t>(place.source);
     sources_[place.source].packing->fill(place.row, row);
     if (config_.fim_rate > 0 && split_ == Split::train) fill_in_middle(config_, first_sample + i, row);
     if (config_.mask_rate > 0) mask_tokens(config_, first_sample + i, std::max(options_.vocab_size, config_.mask_id + 1), row);

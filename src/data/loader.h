@@ -26,6 +26,7 @@ struct Batch {
   // Of pairs of answers (data/pair_packing.h), else empty; [batch, seq] each.
   std::vector<int32_t> pair_starts;       // index in the row of the first token of the pair of token s; -1 in padding
   std::vector<double> reference_margins;  // where a pair begins, the reference's log p(chosen) - log p(rejected); else NaN
+  std::vector<int32_t> sources;           // [batch]: which of the loader's sources the row is of
 };
 
 enum class Split { train, validation };

@@ -72,10 +72,10 @@ struct ForwardContext {
   std::shared_ptr<const FurtherTargets> further;          // null: predictors do not run, as outside of training
   layers::WeighLosses weigh;                              // empty: the loss is a mean over targets (layers/head.h)
   bool learns_drafts = false;                             // of a model with model.draft_block; not outside of training
-  at::Tensor losses{};                                    // of all positions, written by the head (layers/head.h); may be undefined
-  at::Tensor draft_loss{};                                // fp32 [1]: the drafts' part of the loss is added to it; may be undefined
-  bool drops_tokens = false;                              // experts take no more than model.expert_capacity, as in training
-  std::shared_ptr<layers::ActivationOffload> offload;     // of what full recomputation keeps; null: it stays
+  at::Tensor losses{};        // of all positions, written by the head (layers/head.h), with drafts the means of both; may be undefined
+  at::Tensor draft_loss{};    // fp32 [1]: the drafts' part of the loss is added to it; may be undefined
+  bool drops_tokens = false;  // experts take no more than model.expert_capacity, as in training
+  std::shared_ptr<layers::ActivationOffload> offload;  // of what full recomputation keeps; null: it stays
 };
 
 /// Who chooses each token's experts in place of the router, given a layer and the router's choices, int64 [this rank's tokens * top_k];

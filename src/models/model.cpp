@@ -338,6 +338,7 @@ at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& 
                                       ForwardContext& context) {
   const auto& further = *context.further;
   const double each = further.coefficient / static_cast<double>(predictors_.size());
+  const auto losses = std::exchange(context.losses, {});  // of the model's head alone
   at::Tensor sum, state = normed;
   for (size_t i = 0; i < predictors_.size(); ++i) {
     const auto& predictor = predictors_[i];
@@ -351,6 +352,7 @@ at::Tensor Model::with_further_losses(const at::Tensor& loss, const at::Tensor& 
     const auto own = head_loss(predictor.last(state, block_), further.targets[i], scale * each, context);
     sum = sum.defined() ? sum + own : own;
   }
+  context.losses = losses;
   if (further.total.defined()) further.total.add_(sum.detach(), 1 / further.coefficient);
   return layers::attach_loss(loss, sum);
 }
@@ -371,12 +373,14 @@ at::Tensor Model::loss_with_drafts(const at::Tensor& ids, const at::Tensor& targ
   const int64_t seq = ids.size(1);
   const auto own = device::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
   context.sequences = layers::Sequences::with_drafts(context.sequences, config_.draft_block);
-  const auto total = context.draft_loss;
+  const at::Tensor total = context.draft_loss, losses = context.losses;
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
-  if (total.defined()) context.losses = at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(wide).device(device_));
+  if (total.defined() || losses.defined())
+    context.losses = at::empty({ids.size(0), 2 * seq}, at::TensorOptions().dtype(wide).device(device_));
   const auto both = run_chunk(0, device::cat({ids, at::full_like(ids, config_.draft_mask_id)}, 1), {}, context);
   const auto loss = loss_of(both, device::cat({targets, own}, 1), scale / 2, context);
   if (total.defined()) total.add_(context.losses.narrow(1, seq, seq).sum(), scale);
+  if (losses.defined()) losses.copy_((context.losses.narrow(1, 0, seq) + context.losses.narrow(1, seq, seq)) / 2);
   return loss;
 }
 

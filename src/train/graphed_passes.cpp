@@ -91,6 +91,7 @@ std::unique_ptr<GraphedPasses::Captured> GraphedPasses::capture(const Microbatch
   auto captured = std::make_unique<Captured>(device, beside);
   captured->scale = scale;
   captured->in = {.ids = microbatch.ids.clone(), .targets = microbatch.targets.clone(), .document_start = {}};
+  if (microbatch.losses.defined()) captured->in.losses = at::empty_like(microbatch.losses);
   for (const auto& ids : microbatch.further_ids) captured->in.further_ids.push_back(ids.clone());
   for (const auto& targets : microbatch.further_targets) captured->in.further_targets.push_back(targets.clone());
   if (offsets.defined()) {
@@ -127,6 +128,7 @@ void GraphedPasses::replay(Captured& captured, const Microbatch& microbatch, con
     captured.offsets.copy_(device::to_device(offsets, model_.device()));
   }
   captured.graph.replay();
+  if (microbatch.losses.defined()) microbatch.losses.copy_(captured.in.losses);
   for (auto* p : captured.learned) p->has_gradient = true;
   for (size_t layer = 0; layer < captured.counts.size(); ++layer) counter_.set(static_cast<int64_t>(layer), captured.counts[layer]);
   ++replays_;

@@ -42,6 +42,7 @@ TrainingSetup setup_of(const Run& run, bool uses_graphs, int rank) {
 /// `targets_left_out`: a batch's loss is scaled by the number of the others. `documents`: begins of documents in each row.
 data::Batch batch_of(int64_t step, int rank, int64_t targets_left_out, int64_t documents) {
   data::Batch b{.batch = kRows, .seq = kSeq};
+  for (int64_t row = 0; row < kRows; ++row) b.sources.push_back(static_cast<int32_t>((row + step) % 2));
   for (int64_t i = 0; i < kRows * kSeq; ++i) {
     b.inputs.push_back(static_cast<int32_t>((i * 7 + step * 5 + rank) % 47));
     b.targets.push_back(i < targets_left_out ? -100 : static_cast<int32_t>((i * 11 + step) % 47));
@@ -68,12 +69,14 @@ Trained train(const Run& run, const std::vector<BatchKind>& kinds, bool uses_gra
     const auto setup = setup_of(run, uses_graphs, world.rank());
     mesh::Groups groups(world, setup.parallel);
     ParallelModel model(setup, groups);
+    model.step().tell_sources_apart(2);
     for (size_t step = 0; step < kinds.size(); ++step) {
       const auto batch = batch_of(static_cast<int64_t>(step), world.rank(), kinds[step].targets_left_out, kinds[step].documents);
       const auto of_step = model.step().run(batch, 1e-2);
       if (world.rank() > 0) continue;
       result.losses.push_back(of_step.loss);
       result.norms.push_back(of_step.grad_norm);
+      for (const auto& source : of_step.sources) result.losses.push_back(source.loss);
       result.expert_tokens.push_back(of_step.expert_tokens);
     }
     int64_t targets = 0;

@@ -1,7 +1,7 @@
-// The same model on every layout of ranks (test_layouts.h): gradients of every parameter, 2 losses (20 at night) and the final weights and moments
-// are those of one rank alone, and the same bits in every run; in each step all copies of a weight are the same (replica_check.h). Ranks are
-// threads. By day every other family has a layout, at night each. Top-1 routing is discontinuous, so the mixture of experts is compared in fp64, and in fp32 with the choices that one rank's
-// routers made; the dense model in both.
+// The same model on every layout of ranks (test_layouts.h): gradients of every parameter, 2 losses (20 at night) and the final weights and
+// moments are those of one rank alone, and the same bits in every run; in each step all copies of a weight are the same (replica_check.h).
+// Ranks are threads. By day every other family has a layout, at night each. Top-1 routing is discontinuous, so the mixture of experts is
+// compared in fp64, and in fp32 with the choices that one rank's routers made; the dense model in both.
 //
 // Some layouts run on emulated devices too, one for each rank, for two steps: by day each family and each part of a layout at least once.
 // With ./scripts/test --device emulated all layouts do, for all steps. The one rank that they are compared with computes on the CPU.
@@ -20,6 +20,7 @@ namespace ingot::train {
 namespace {
 
 constexpr int64_t kRows = 12;
+constexpr size_t kSources = 4;  // the last gives nothing
 
 int64_t all_steps() { return base::tests_run_at_night() ? 20 : 2; }
 
@@ -27,6 +28,7 @@ int64_t all_steps() { return base::tests_run_at_night() ? 20 : 2; }
 data::Batch batch_of(int64_t step, int64_t first_row, int64_t rows, int64_t seq) {
   data::Batch b{.batch = rows, .seq = seq};
   for (int64_t row = first_row; row < first_row + rows; ++row) {
+    b.sources.push_back(static_cast<int32_t>((row * row + step) % 5 % 3));
     int32_t start = 0;
     for (int64_t i = 0; i < seq; ++i) {
       const int64_t n = (step * kRows + row) * seq + i;
@@ -51,7 +53,8 @@ data::Batch pairs_of(data::Batch b) {
         b.document_starts[at] = static_cast<int32_t>(starts[document]);
         if (i + 1 == starts[std::min<size_t>(document + 1, 4)] || document == 4) b.targets[at] = -100;
         if (document < 4) b.pair_starts[at] = static_cast<int32_t>(starts[document / 2 * 2]);
-        if (document % 2 == 0 && document < 4 && i == starts[document]) b.reference_margins[at] = 0.1 * static_cast<double>(b.inputs[at] % 7) - 0.3;
+        if (document % 2 == 0 && document < 4 && i == starts[document])
+          b.reference_margins[at] = 0.1 * static_cast<double>(b.inputs[at] % 7) - 0.3;
       }
   return b;
 }
@@ -71,6 +74,7 @@ using Choices = std::map<std::pair<int64_t, int64_t>, at::Tensor>;
 
 struct Outcome {
   std::vector<double> losses, norms, balance;
+  std::vector<std::vector<SourceLoss>> sources;
   State first, last;  // after one step, which shows every gradient, and after the last
   std::vector<std::vector<std::vector<int64_t>>> loads;
   double validation = 0;
@@ -100,7 +104,7 @@ at::Tensor own_part(const at::Tensor& all, int64_t first_row, int64_t rows, cons
   return axis.shards_tokens ? own.slice(0, share.begin, share.end) : own;
 }
 
-Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choices* replayed = nullptr) {
+Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choices* replayed = nullptr, size_t sources = kSources) {
   Outcome outcome;
   std::mutex mutex;
   comm::run_ranks(layout.ranks, [&](comm::World& world) {
@@ -114,8 +118,7 @@ Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choic
     setup.optimizer.spread_orthogonalisation = layout.spread;
     setup.recompute = layout.recompute;
     setup.microbatch = layout.microbatch;
-    if (!layout.balance.empty())
-      setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
+    if (!layout.balance.empty()) setup.routing_losses = {.balance = 0.5, .z = 0.1, .over = layers::balance_over_from_name(layout.balance)};
     setup.optimizer.clip = layout.clip;
     if (layout.is_special) setup.z_loss = 0.01;
     setup.optimizer.qk_clip = layout.qk_clip;
@@ -123,6 +126,7 @@ Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choic
     setup.parallel.bucket_mib = layout.bucket_mib;
     setup.is_reproducible = layout.reproducible;
     ParallelModel model(setup, groups);
+    model.step().tell_sources_apart(sources);
     const int64_t share = kRows / groups.mesh().size(mesh::Axis::data);
     const int64_t first_row = share * groups.mesh().position(mesh::Axis::data), part = layout.microbatch ? layout.microbatch : share;
     for (int64_t step = 0; step < steps; ++step) {
@@ -147,8 +151,10 @@ Outcome train(const TestLayout& layout, int64_t steps = all_steps(), const Choic
         outcome.losses.push_back(result.loss);
         outcome.norms.push_back(result.grad_norm);
         outcome.balance.push_back(result.balance_loss.value_or(0) + 1000 * result.router_z_loss.value_or(0) + result.mtp_loss.value_or(0) +
-                                  result.draft_loss.value_or(0) + result.attention_max.value_or(0) + 10 * result.dpo_accuracy.value_or(0) + result.dpo_margin.value_or(0));
+                                  result.draft_loss.value_or(0) + result.attention_max.value_or(0) + 10 * result.dpo_accuracy.value_or(0) +
+                                  result.dpo_margin.value_or(0));
         outcome.loads.push_back(result.expert_tokens);
+        outcome.sources.push_back(result.sources);
       } else if (outcome.losses.size() > static_cast<size_t>(step)) {
         EXPECT_EQ(result.loss, outcome.losses[static_cast<size_t>(step)]) << "rank " << world.rank();
       }
@@ -174,6 +180,22 @@ void expect_same(const State& got, const State& expected, double tolerance, cons
   }
 }
 
+// The same as of one rank, and their mean by targets is the loss.
+void expect_same_sources(const Outcome& got, const Outcome& expected, double tolerance) {
+  for (size_t step = 0; step < got.losses.size(); ++step) {
+    SCOPED_TRACE(step);
+    ASSERT_EQ(got.sources[step].size(), expected.sources[step].size());
+    double sum = 0, targets = 0;
+    for (size_t s = 0; s < got.sources[step].size(); ++s) {
+      const auto &one = got.sources[step][s], &other = expected.sources[step][s];
+      EXPECT_EQ(one.targets, other.targets) << "source " << s;
+      EXPECT_NEAR(one.loss, other.loss, tolerance * (1 + other.loss)) << "source " << s;
+      sum += one.loss * static_cast<double>(one.targets), targets += static_cast<double>(one.targets);
+    }
+    if (targets > 0) EXPECT_NEAR(sum / targets, got.losses[step], 1e-6);
+  }
+}
+
 // What one rank alone does, once for each kind of model.
 const Outcome& alone(TestLayout layout) {
   static std::map<std::string, Outcome> known;
@@ -182,9 +204,11 @@ const Outcome& alone(TestLayout layout) {
   layout.emulated = false;
   layout.recompute = models::Recompute::none;
   if (layout.balance != "microbatch") layout.microbatch = 0;
-  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads, layout.top_k, fmt::join(layout.mixers, ","),
-                               fmt::join(layout.feed_forwards, ","), layout.replayed, layout.family, model_of(layout).linear_attention, layout.precision,
-                               layout.optimizer, layout.tie, layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora, layout.pairs, layout.encoder, layout.draft, layout.qk_clip, layout.longrope);
+  const auto key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.balance, layout.kv_heads,
+                               layout.top_k, fmt::join(layout.mixers, ","), fmt::join(layout.feed_forwards, ","), layout.replayed,
+                               layout.family, model_of(layout).linear_attention, layout.precision, layout.optimizer, layout.tie,
+                               layout.biases, layout.force_balance, layout.seq, layout.window, layout.is_special, layout.mtp, layout.lora,
+                               layout.pairs, layout.encoder, layout.draft, layout.qk_clip, layout.longrope);
   if (!known.contains(key)) known.emplace(key, train(layout));
   return known.at(key);
 }
@@ -201,6 +225,7 @@ TEST_P(Layouts, train_the_same_model) {
     const auto got = train(layout, 2, choices);
     expect_same(got.first, expected.first, 1e-8, "after one step");
     for (size_t step = 0; step < 2; ++step) EXPECT_NEAR(got.losses[step] / expected.losses[step], 1, 1e-9) << "step " << step;
+    expect_same_sources(got, expected, 1e-9);
     return;
   }
   const auto got = train(layout, all_steps(), choices);
@@ -213,6 +238,8 @@ TEST_P(Layouts, train_the_same_model) {
     EXPECT_NEAR(got.norms[step] / expected.norms[step], 1, is_exact ? 1e-8 : layout.replayed ? 5e-3 : 1e-3) << "step " << step;
   }
   EXPECT_EQ(got.loads, expected.loads);
+  EXPECT_EQ(got.sources[0].size(), layout.pairs ? 0 : kSources);
+  expect_same_sources(got, expected, is_exact ? 1e-8 : layout.replayed ? 1e-4 : 1e-5);
   expect_same(got.last, expected.last, is_exact ? 1e-7 : 5e-2, "after the last step");
   if (!layout.replayed) {  // validation is not replayed
     EXPECT_NEAR(got.validation / expected.validation, 1, is_exact ? 1e-8 : 1e-3);
@@ -226,18 +253,36 @@ TEST_P(Layouts, train_the_same_model) {
 // Of a mixture a layer weighs the experts that a token takes: here as much as a dense layer.
 TEST(CutDepth, weighs_experts_by_what_a_token_meets_of_them) {
   auto c = model_of({.ranks = 1, .family = "deepseek_v3", .top_k = 2});
-  c.first_dense_layers = 2, c.experts = 8, c.router_groups = c.router_top_groups = 2, c.expert_ffn = 16, c.ffn = 48, c.shared_expert_ffn = 16, c.vocab_size = 3;
+  c.first_dense_layers = 2, c.experts = 8, c.router_groups = c.router_top_groups = 2, c.expert_ffn = 16, c.ffn = 48,
+  c.shared_expert_ffn = 16, c.vocab_size = 3;
   const auto pieces = cut_depth(c, 2);
   EXPECT_EQ(pieces[0].end, 2);
+}
+
+// Telling sources apart changes no bit of what is learned.
+TEST(SourcesToldApart, cost_no_bit) {
+  using P = mesh::ParallelConfig;
+  const std::vector<TestLayout> layouts = {{.parallel = P{.zero = 0}, .ranks = 1, .precision = "bf16", .microbatch = 5},
+                                           {.parallel = P{.context = 2}, .ranks = 4, .precision = "fp32", .microbatch = 2},
+                                           {.parallel = P{.pipeline = 2}, .ranks = 4, .precision = "fp32", .microbatch = 2},
+                                           {.parallel = P{.tensor = 2}, .ranks = 2, .precision = "fp32", .mtp = 2}};
+  for (const auto& layout : layouts) {
+    const auto expected = train(layout, 2, nullptr, 0), got = train(layout, 2);
+    EXPECT_TRUE(expected.sources[0].empty());
+    EXPECT_EQ(got.losses, expected.losses) << name_of(layout);
+    EXPECT_EQ(got.norms, expected.norms) << name_of(layout);
+    for (const auto& [name, tensor] : expected.last) EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << name;
+  }
 }
 
 // Buckets of parts of a tensor, of a layer, of all.
 TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
   using P = mesh::ParallelConfig;
   for (const int64_t zero : {0, 1, 2, 3}) {
-    for (TestLayout layout : {TestLayout{.parallel = P{.zero = zero}, .ranks = 3, .precision = "fp32", .optimizer = "adamw", .microbatch = 2},
-                          TestLayout{.parallel = P{.zero = zero}, .ranks = 2, .precision = "bf16", .optimizer = "muon"},
-                          TestLayout{.parallel = P{.tensor = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .optimizer = "muon"}}) {
+    for (TestLayout layout :
+         {TestLayout{.parallel = P{.zero = zero}, .ranks = 3, .precision = "fp32", .optimizer = "adamw", .microbatch = 2},
+          TestLayout{.parallel = P{.zero = zero}, .ranks = 2, .precision = "bf16", .optimizer = "muon"},
+          TestLayout{.parallel = P{.tensor = 2, .zero = zero}, .ranks = 4, .precision = "fp32", .optimizer = "muon"}}) {
       constexpr int64_t kFewSteps = 3;
       layout.bucket_mib = 1000;
       const auto expected = train(layout, kFewSteps);
@@ -257,10 +302,11 @@ TEST(LayoutsWithBuckets, of_any_size_have_the_same_bits) {
 // Losses and norms, and what the steps leave: of one rank, and of as many as there are, whatever they share out.
 TEST(ReproducibleLayouts, have_the_same_bits_for_any_number_of_data_ranks) {
   using P = mesh::ParallelConfig;
-  const std::vector<TestLayout> models = {{.ranks = 1, .precision = "fp32", .optimizer = "adamw", .microbatch = 1},
-                                          {.ranks = 1, .precision = "bf16", .optimizer = "muon", .microbatch = 1},
-                                          {.ranks = 1, .family = "zaya1", .precision = "fp32", .optimizer = "muon", .microbatch = 1},
-                                          {.ranks = 1, .family = "deepseek_v3", .precision = "bf16", .optimizer = "adamw", .microbatch = 1}};
+  const std::vector<TestLayout> models = {
+      {.ranks = 1, .precision = "fp32", .optimizer = "adamw", .microbatch = 1},
+      {.ranks = 1, .precision = "bf16", .optimizer = "muon", .microbatch = 1},
+      {.ranks = 1, .family = "zaya1", .precision = "fp32", .optimizer = "muon", .microbatch = 1},
+      {.ranks = 1, .family = "deepseek_v3", .precision = "bf16", .optimizer = "adamw", .microbatch = 1}};
   for (TestLayout layout : models) {
     constexpr int64_t kFewSteps = 3;
     layout.reproducible = true;
@@ -274,8 +320,11 @@ TEST(ReproducibleLayouts, have_the_same_bits_for_any_number_of_data_ranks) {
         EXPECT_EQ(got.losses, expected.losses) << name_of(layout);
         EXPECT_EQ(got.norms, expected.norms) << name_of(layout);
         EXPECT_EQ(got.loads, expected.loads) << name_of(layout);
+        for (size_t step = 0; step < kFewSteps; ++step)
+          for (size_t s = 0; s < kSources; ++s) EXPECT_EQ(got.sources[step][s].loss, expected.sources[step][s].loss) << name_of(layout);
         ASSERT_EQ(got.last.size(), expected.last.size());
-        for (const auto& [name, tensor] : expected.last) EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << name;
+        for (const auto& [name, tensor] : expected.last)
+          EXPECT_TRUE(at::equal(got.last.at(name), tensor)) << name_of(layout) << " " << name;
       }
     }
   }

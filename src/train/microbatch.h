@@ -12,8 +12,12 @@ struct Microbatch {
   at::Tensor ids, targets;                                   // int64 [rows, own tokens], on the model's device
   std::vector<at::Tensor> further_ids{}, further_targets{};  // of multi-token prediction, for each predictor; as those above
   at::Tensor document_start;                                 // int32 [rows, tokens of a row], on the host; undefined without documents
+  at::Tensor losses{};                                       // [rows, own tokens], which the head fills; undefined where nobody asks
   layers::PreferencePairs pairs{};                           // of pairs of answers, else undefined
-  int64_t target_count = 0;                                  // of a rank's whole batch, or its pairs; not of its parts
+  // Of a rank's whole batch, not of its parts.
+  int64_t target_count = 0;        // or pairs
+  std::vector<int32_t> sources{};  // [rows], where they are told apart
+  at::Tensor row_targets{};        // int64 [rows], on the host: targets of this rank's tokens; the same
 };
 
 }  // namespace ingot::train

@@ -98,6 +98,13 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
               .targets = tensor(targets, at::kLong),
               .document_start = has_documents ? host(batch.document_starts).clone() : at::Tensor(),
               .target_count = targets.ge(0).sum().item<int64_t>()};
+  if (trains && sources_ > 0 && batch.pair_starts.empty()) {
+    // A stage without the head has no losses; of ranks that share a token, only those of `losses` count it.
+    if (model_.layout().stage.has_head())
+      all.losses = at::zeros_like(all.targets, all.targets.options().dtype(model_.dtype() == at::kDouble ? at::kDouble : at::kFloat));
+    all.sources = batch.sources;
+    all.row_targets = targets.ge(0).sum(at::IntArrayRef{1});
+  }
   if (!batch.pair_starts.empty()) {
     all.pairs = pairs_on_device(batch);
     // Ranks that share the row count its pairs once.
@@ -201,6 +208,7 @@ models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Obser
                                                                 model_.layout().sequence.schedule()),
                             observer);
   context.further = further_of(t);
+  context.losses = t.losses;
   if (t.pairs.is_defined()) context.weigh = weigh_pairs(t.pairs, observer == &counter_);
   return context;
 }
@@ -278,17 +286,35 @@ void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<v
            .further_ids = of_all(all.further_ids),
            .further_targets = of_all(all.further_targets),
            .document_start = narrow_rows(all.document_start, from, count),
+           .losses = narrow_rows(all.losses, from, count),
            .pairs = {.sign = narrow_rows(all.pairs.sign, from, count),
                      .first = narrow_rows(all.pairs.first, from, count),
                      .reference = narrow_rows(all.pairs.reference, from, count)}});
   }
 }
 
-double TrainingStep::sum_of_losses(double value) const {
-  if (!replicas_.losses || replicas_.losses->size() == 1) return value;
-  const auto all = at::full({1}, value, at::kDouble);
-  replicas_.losses->all_reduce(all);
-  return all.item<double>();
+std::vector<double> TrainingStep::sum_of_losses(std::vector<double> values) const {
+  if (!replicas_.losses || replicas_.losses->size() == 1) return values;
+  replicas_.losses->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble));
+  return values;
+}
+
+void TrainingStep::tell_sources_apart(size_t sources) {
+  if (graphs_ && (sources > 0) != (sources_ > 0)) graphs_->forget();
+  sources_ = sources;
+}
+
+// Rounded as the losses of microbatches are (loss_sum.h): the sums do not depend on which rank has which rows.
+std::vector<double> TrainingStep::own_losses_of_sources(const Tensors& all, double scale) const {
+  std::vector<double> sums(all.row_targets.defined() ? 2 * sources_ : 0, 0);
+  if (!all.losses.defined() || sums.empty()) return sums;
+  const auto losses = all.losses.sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kDouble).mul_(scale).cpu();
+  for (size_t row = 0; row < all.sources.size(); ++row) {
+    const auto source = static_cast<size_t>(all.sources[row]);
+    sums[source] += kernels::rounded(losses.const_data_ptr<double>()[row], kernels::kLossExponent);
+    sums[sources_ + source] += static_cast<double>(all.row_targets.const_data_ptr<int64_t>()[row]);
+  }
+  return sums;
 }
 
 int64_t TrainingStep::count_targets(const Tensors& own) const {
@@ -343,6 +369,7 @@ double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
       sum.add(graphs_->run(part, scale, [&](const Tensors& of_graph, const std::shared_ptr<layers::Sequences>& sequences) {
         auto context = context_of(sequences, &counter_);
         context.further = further_of(of_graph);
+        context.losses = of_graph.losses;
         return run_pass(of_graph, scale, std::move(context));
       }));
     } else {
@@ -370,7 +397,7 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   const int64_t copies = draft_loss_.defined() ? 2 : 1;
   token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data * copies));
   if (replicas_.buckets) replicas_.buckets->begin_step();
-  finish(forward_and_backward(all, scale), lr, &all, result, check);
+  finish(forward_and_backward(all, scale), scale, lr, &all, result, check);
   if (all.pairs.is_defined()) collect_preferences(result, targets);
   report_experts(result);
   return result;
@@ -396,9 +423,17 @@ void TrainingStep::report_experts(StepResult& result) const {
   if (model_.config().expert_capacity > 0 && sent > 0) result.dropped = 1 - static_cast<double>(taken) / static_cast<double>(sent);
 }
 
-void TrainingStep::finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check) {
+void TrainingStep::finish(double loss, double scale, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check) {
   if (replicas_.buckets) replicas_.buckets->finish_step();
-  result.loss = sum_of_losses(loss);
+  std::vector<double> losses{loss};
+  if (all)
+    for (const double sum : own_losses_of_sources(*all, scale)) losses.push_back(sum);
+  losses = sum_of_losses(std::move(losses));
+  result.loss = losses[0];
+  for (size_t source = 1; source + sources_ < losses.size(); ++source) {
+    const double targets = losses[source + sources_];
+    result.sources.push_back({targets > 0 ? losses[source] / (scale * targets) : 0, static_cast<int64_t>(targets)});
+  }
   collect_expert_counts();
   collect_routing_losses(result);
   collect_further_losses(result);
@@ -426,7 +461,7 @@ StepResult TrainingStep::run_without_passes(double lr) {
     bool overwrite = false;
     p->gradient_buffer(overwrite);
   }
-  finish(0, lr, nullptr, result);
+  finish(0, 1, lr, nullptr, result);
   return result;
 }
 
@@ -475,11 +510,11 @@ double TrainingStep::evaluate(const data::Batch& batch, int64_t& targets) {
     const Tensors all = on_device(own, /*trains=*/false);
     targets = count_targets(all);
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, targets));
-    if (replicas_.stages) return sum_of_losses(run_stages(all, scale, true));
+    if (replicas_.stages) return sum_of_losses({run_stages(all, scale, true)})[0];
     auto context = context_for(all, nullptr);
     loss = model_.loss(all.ids, all.targets, scale, context).item<double>();
   }
-  return sum_of_losses(loss);
+  return sum_of_losses({loss})[0];
 }
 
 void TrainingStep::publish_weights() {

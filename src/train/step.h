@@ -22,6 +22,12 @@ namespace ingot::train {
 
 class ReplicaCheck;
 
+/// Of a step's batch, the part that a source gave.
+struct SourceLoss {
+  double loss = 0;      // mean over its targets, nats
+  int64_t targets = 0;  // over all ranks; 0: the batch has nothing of it
+};
+
 struct StepResult {
   double loss = 0;                                    // mean over the batch's targets, nats, or over its pairs
   double grad_norm = 0;                               // before clipping
@@ -34,6 +40,7 @@ struct StepResult {
   std::optional<double> dpo_accuracy, dpo_margin;  // share of pairs ordered as chosen; mean of beta h (layers/preference_loss.h)
   std::optional<double> attention_max;             // largest log-sum-exp of a head's scores, with optimizer.qk_clip
   std::vector<double> router_entropy;              // nats, mean over tokens, of each layer with experts
+  std::vector<SourceLoss> sources;                 // by Batch::sources; empty unless they are asked for
   std::vector<double> dropped_of_layers;           // of each layer with experts that have a capacity
   std::optional<double> dropped;                   // share of the slots that experts had no room for
 };
@@ -83,6 +90,8 @@ class TrainingStep {
   void add_routing_losses(const layers::RoutingLossSettings& settings);
   /// Scales queries and keys back where scores come to be larger (layers/score_clip.h). Throws ConfigError where no layer can be clipped.
   void clip_scores_at(double threshold);
+  /// From the next step on batches are of so many sources, whose losses are told apart; 0: they are not, and neither are those of pairs.
+  void tell_sources_apart(size_t sources);
   /// Batches of pairs are learned by what their answers are compared, from the next step on.
   void learn_preferences(const layers::PreferenceSettings& settings);
   /// Null without.
@@ -125,12 +134,14 @@ class TrainingStep {
   layers::PreferencePairs pairs_on_device(const data::Batch& batch) const;
   layers::WeighLosses weigh_pairs(const layers::PreferencePairs& pairs, bool trains) const;
   /// All that comes after the passes but for the experts' tokens.
-  void finish(double loss, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
+  void finish(double loss, double scale, double lr, const Tensors* all, StepResult& result, ReplicaCheck* check = nullptr);
   void update(double lr, double norm, StepResult& result);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }
   /// Over the ranks that have parts of it.
-  double sum_of_losses(double value) const;
+  std::vector<double> sum_of_losses(std::vector<double> values) const;
+  /// Of each source: the scaled sum of this rank's losses, and its targets. Empty where sources are not told apart.
+  std::vector<double> own_losses_of_sources(const Tensors& all, double scale) const;
   /// Of all ranks; `own`: this one's tokens of the batch.
   int64_t count_targets(const Tensors& own) const;
 
@@ -146,6 +157,7 @@ class TrainingStep {
   double qk_clip_ = 0;
   std::vector<at::Tensor> largest_scores_;  // by layer; undefined where nothing is clipped
   layers::PreferenceSettings preferences_;
+  size_t sources_ = 0;
   at::Tensor draft_loss_;         // fp32 [1], of this rank's tokens; undefined where nothing is drafted
   at::Tensor preference_totals_;  // fp32 [2], as in layers/preference_loss.h; undefined without
   at::Tensor further_total_;      // fp32, of this rank's tokens; undefined where no predictors learn

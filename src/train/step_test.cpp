@@ -74,6 +74,38 @@ TEST(TrainingStep, microbatches_change_the_loss_by_rounding_only_however_targets
   EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
 }
 
+// The oracle: the mean loss of the batch without the other sources' targets, before the step.
+TEST(TrainingStep, losses_of_sources_are_those_of_their_rows_alone) {
+  for (const int64_t microbatch : {0, 1, 4}) {
+    SmallRun run;
+    auto step = run.step(microbatch);
+    step.tell_sources_apart(4);
+    auto batch = batch_of(7, 9);
+    batch.sources = {2, 0, 2, 1, 0, 2, 2};
+    std::fill_n(batch.targets.begin() + 27, 9, -100);  // all of source 1
+    std::vector<double> expected;
+    std::vector<int64_t> targets(4);
+    for (size_t source = 0; source < 4; ++source) {
+      auto alone = batch;
+      for (size_t i = 0; i < alone.targets.size(); ++i)
+        if (alone.sources[i / 9] != static_cast<int32_t>(source)) alone.targets[i] = -100;
+      expected.push_back(step.evaluate(alone, targets[source]));
+    }
+    const auto result = step.run(batch, 1e-3);
+    ASSERT_EQ(result.sources.size(), 4u);
+    double sum = 0;
+    for (size_t source = 0; source < 4; ++source) {
+      EXPECT_EQ(result.sources[source].targets, targets[source]);
+      EXPECT_NEAR(result.sources[source].loss, expected[source], 1e-6);
+      sum += expected[source] * static_cast<double>(targets[source]);
+    }
+    EXPECT_EQ(result.sources[1].targets, 0);
+    EXPECT_NEAR(sum / static_cast<double>(targets[0] + targets[2]), result.loss, 1e-6);
+    step.tell_sources_apart(0);
+    EXPECT_TRUE(step.run(batch, 1e-3).sources.empty());
+  }
+}
+
 TEST(TrainingStep, names_the_weight_that_is_not_finite_and_updates_nothing) {
   SmallRun run;
   run.value("model.layers.1.self_attn.o_proj.weight").detach()[0][0] = kNan;

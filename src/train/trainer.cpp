@@ -177,6 +177,7 @@ void Trainer::enter_phase(const Phase& phase) {
   if (data::has_validation(phase.data) && config_.train.validation_every > 0)
     validation_ = std::make_unique<data::Loader>(phase.data, data::Split::validation, loader_options());
   prefetcher_ = std::make_unique<data::Prefetcher>(*loader_, config_.data.prefetch, phase.batch_size);
+  parallel_->step().tell_sources_apart(loader_->sources() > 1 ? loader_->sources() : 0);
   if (phase.rope_base != config_.model.rope_base || phase_ != nullptr) model().set_rope_base(phase.rope_base);
   if (auto* graphs = parallel_->step().graphs()) graphs->forget();  // captured with the base before
   if (phases_.size() > 1 && is_main()) {
@@ -433,6 +434,9 @@ StepRecord Trainer::take_step(const Phase& phase) {
     record.expert_load->entropy = result.router_entropy;
     record.expert_load->dropped = result.dropped_of_layers;
   }
+  for (size_t s = 0; s < result.sources.size(); ++s)
+    if (const auto& source = result.sources[s]; source.targets > 0)
+      add_source_loss(record, {phase.data.sources[s].path, source.loss, source.targets});
   record.dpo_accuracy = result.dpo_accuracy;
   record.dpo_margin = result.dpo_margin;
   record.balance_loss = result.balance_loss;

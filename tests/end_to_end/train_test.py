@@ -421,6 +421,44 @@ def losses_of_routers_even_out_the_load(w):
                  words=["train.balance_loss", "the model has no experts"])
 
 
+def sources_have_losses_of_their_own(w):
+    """The oracle: runs of one source each, whose first step has the same weights; and the mean by tokens, which is the loss."""
+    make_text(w.path / "other.txt", seed=2)
+    ingot("data", "tokenize", w.path / "other.txt", "-o", w.path / "other", "--tokenizer", w.path / "tokenizer")
+    second = f'[[data.sources]]\npath = "{w.path / "other"}"\nweight = 3\n'
+    phases = "".join(f'[[train.phases]]\nname = "{name}"\nsteps = {steps}\nsources = {json.dumps(sources)}\n'
+                     for name, steps, sources in (("a", 6, [f"1 {w.path / 'tokens'}", f"3 {w.path / 'other'}"]), ("b", 2, [f"1 {w.path / 'other'}"])))
+    settings = {"train.precision": "fp32", "train.threads": 1, "checkpoint.every": 0, "train.steps": 6}
+    both = w.config("both", "llama", second + phases, **settings)
+
+    def sources_of(run):
+        return [line.get("source_loss") for line in metrics(w.path / run)]
+
+    ingot("train", both, "--no-forecast", "--run-dir", w.path / "whole")
+    whole = sources_of("whole")
+    assert whole[6:] == [None, None], whole
+    for line, sources in zip(metrics(w.path / "whole"), whole[:6]):
+        tokens = sum(source["tokens"] for source in sources.values())
+        assert abs(sum(source["loss"] * source["tokens"] for source in sources.values()) / tokens - line["loss"]) < 1e-6, line
+    launch(2, "train", both, "--no-forecast", "--run-dir", w.path / "ranks")
+    for one, two in zip(whole[:6], sources_of("ranks")):
+        assert one.keys() == two.keys() and all(one[name]["tokens"] == two[name]["tokens"] for name in one), (one, two)
+        assert all(abs(one[name]["loss"] - two[name]["loss"]) < 1e-4 for name in one), (one, two)
+    cut = w.config("cut", "llama", second + phases, **settings | {"checkpoint.every": 3})
+    ingot("train", cut, "--no-forecast", "--run-dir", w.path / "cut", "--stop-after", 4)
+    ingot("train", cut, "--no-forecast", "--run-dir", w.path / "cut")
+    assert sources_of("cut") == whole
+    # One row of the first source and three of the other are what a run of that one alone begins with.
+    for name, rows, source in (("tokens", 1, 0), ("other", 3, 1)):
+        weights = [0, 0]
+        weights[source] = 1
+        alone = w.config("alone", "llama", second.replace("weight = 3", f"weight = {weights[1]}"), **settings | {"train.steps": 1, "train.batch_size": rows})
+        alone.write_text(alone.read_text().replace("[[data.sources]]\n", f"[[data.sources]]\nweight = {weights[0]}\n", 1))
+        ingot("train", alone, "--no-forecast", "--run-dir", w.path / f"alone-{name}")
+        loss = losses(w.path / f"alone-{name}")[0][1]
+        assert abs(loss - whole[0][str(w.path / name)]["loss"]) < 1e-5, (name, loss, whole[0])
+
+
 def the_blend_follows_its_file_and_a_replay_takes_the_same_samples(w):
     """The file is changed while the run goes on, spoiled, mended, and the run killed; another run with what was recorded has the same losses."""
     make_text(w.path / "other.txt", seed=2)
@@ -482,7 +520,7 @@ def the_blend_follows_its_file_and_a_replay_takes_the_same_samples(w):
 TESTS = [runs_leave_their_files_and_repeat_bit_for_bit, toggles_change_no_number, killed_at_any_moment_the_next_start_goes_on_bit_equal,
          a_signal_saves_and_exits_0, phases_move_context_base_rate_and_mix,
          phases_change_the_layout_and_grow_the_batch, conversations_are_learned_by_their_answers, validation_follows_the_phase,
-         the_blend_follows_its_file_and_a_replay_takes_the_same_samples,
+         the_blend_follows_its_file_and_a_replay_takes_the_same_samples, sources_have_losses_of_their_own,
          a_model_generates_and_is_exported,
          nan_is_named_skipped_or_stopped_and_never_saved, spikes_are_skipped_or_stop_the_run_and_a_resumed_run_decides_alike, a_run_goes_back_before_a_spike_and_passes_over_the_data, what_is_saved_is_not_replaced_by_a_run_from_the_start, wrong_calls_say_what_is_wrong, a_full_disk_does_not_end_the_run,
          a_run_without_memory_says_who_has_it_and_what_would_do, a_tuned_run_goes_on_with_its_algorithms, losses_of_routers_even_out_the_load]

@@ -131,6 +131,7 @@ struct FoldedHeadLossFunction : Function<FoldedHeadLossFunction, WorkKind::head>
       });
     });
     const auto losses = kernels::combine_statistics(statistics, 0).first.masked_fill(ignored, 0);
+    if (rule.losses.defined()) rule.losses.view({-1}).copy_(losses);
     if (!want_gradient) return losses.sum() * scale;
 
     auto grad_hidden = at::empty({count, rows.size(1)}, rows.options().dtype(wide));

@@ -71,6 +71,18 @@ TEST_F(MetricsFileTest, nan_and_inf_become_null_and_are_named) {
   EXPECT_FALSE(json::parse(to_json(record_of(1)).dump()).contains("nonfinite"));
 }
 
+TEST_F(MetricsFileTest, sources_have_a_loss_each_and_entries_of_one_path_are_one) {
+  StepRecord record;
+  add_source_loss(record, {"data/web", 3.0, 100});
+  add_source_loss(record, {"data/\xff", NAN, 7});
+  add_source_loss(record, {"data/web", 2.0, 300});
+  const auto line = to_json(record);
+  EXPECT_EQ(line["source_loss"]["data/web"].dump(), R"({"loss":2.25,"tokens":400})");
+  EXPECT_TRUE(line["source_loss"]["data/\xff"]["loss"].is_null());
+  EXPECT_EQ(line["nonfinite"]["source_loss/data/\xff"], "nan");
+  EXPECT_FALSE(to_json(StepRecord{}).contains("source_loss"));
+}
+
 TEST_F(MetricsFileTest, evaluations_have_a_task_each_with_values_and_errors) {
   StepRecord record;
   record.evaluations = {{"agreement", 40, {{"acc", 0.5, 0.125, true}, {"acc_norm", NAN, std::nullopt, true}}},

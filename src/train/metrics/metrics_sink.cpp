@@ -36,6 +36,7 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   if (r.predicted_memory_bytes > 0) all.push_back({"memory/predicted_memory_bytes", static_cast<double>(r.predicted_memory_bytes)});
   if (r.calibrated_step_ms > 0) all.push_back({"speed/calibrated_step_ms", r.calibrated_step_ms});
   if (r.validation_loss) all.push_back({"train/validation_loss", *r.validation_loss});
+  for (const auto& source : r.source_loss) all.push_back({"source_loss/" + tag_of(source.source), source.loss});
   if (r.expert_load) all.push_back({"experts/max_over_mean", r.expert_load->imbalance()});
   if (r.balance_loss) all.push_back({"experts/balance_loss", *r.balance_loss});
   if (r.router_z_loss) all.push_back({"experts/router_z_loss", *r.router_z_loss});

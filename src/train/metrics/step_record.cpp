@@ -36,6 +36,13 @@ class LineBuilder {
       }
     }
   }
+  /// Of each source {"loss", "tokens"}.
+  void add(const std::vector<SourceRecord>& sources) {
+    for (const auto& [source, loss, tokens] : sources) {
+      line_["source_loss"][source] = {{"loss", std::isfinite(loss) ? Json(loss) : Json()}, {"tokens", tokens}};
+      if (!std::isfinite(loss)) nonfinite_["source_loss/" + source] = name_of(loss);
+    }
+  }
   Json finish() {
     if (!nonfinite_.empty()) line_["nonfinite"] = std::move(nonfinite_);
     return std::move(line_);
@@ -79,6 +86,15 @@ ExpertLoad expert_load_of(std::vector<std::vector<int64_t>> tokens) {
   return load;
 }
 
+void add_source_loss(StepRecord& record, SourceRecord of_source) {
+  auto& all = record.source_loss;
+  const auto same = std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.source == of_source.source; });
+  if (same == all.end()) return all.push_back(std::move(of_source));
+  const auto before = static_cast<double>(same->tokens), more = static_cast<double>(of_source.tokens);
+  same->loss = (same->loss * before + of_source.loss * more) / (before + more);
+  same->tokens += of_source.tokens;
+}
+
 Json to_json(const StepRecord& record) {
   LineBuilder line;
   line.add("step", record.step);
@@ -102,6 +118,7 @@ Json to_json(const StepRecord& record) {
   line.add("time_s", record.time_s);
   if (record.validation_loss) line.add("validation_loss", *record.validation_loss);
   line.add(record.evaluations);
+  line.add(record.source_loss);
   if (record.expert_load) line.add("expert_load", load_json(*record.expert_load));
   if (record.balance_loss) line.add("balance_loss", *record.balance_loss);
   if (record.router_z_loss) line.add("router_z_loss", *record.router_z_loss);

@@ -38,6 +38,13 @@ struct Evaluation {
   std::vector<Metric> metrics;  // the first stands for the task
 };
 
+/// Of the rows of a step that one source of training gave.
+struct SourceRecord {
+  std::string source;  // its path
+  double loss = 0;     // nats per token
+  int64_t tokens = 0;  // that were predicted, over all ranks
+};
+
 struct StepRecord {
   int64_t step = 0;    // 1 for the first
   int64_t steps = 0;   // of the whole run
@@ -59,6 +66,8 @@ struct StepRecord {
   double eta_s = 0;
   double time_s = 0;  // Unix time at the end of the step; 0: the sink fills it in
 
+  std::vector<SourceRecord> source_loss;  // runs of several sources: of those that the step has rows of
+
   std::optional<ExpertLoad> expert_load;  // MoE runs
   // Of the losses of routers that are on, means over layers without coefficients.
   std::optional<double> balance_loss, router_z_loss;
@@ -72,6 +81,9 @@ struct StepRecord {
   bool skipped = false;                            // NaN or Inf was found and the weights were left alone
   bool resumed = false;                            // first step after a start from a checkpoint; the sink fills it in
 };
+
+/// Entries of the same path are one.
+void add_source_loss(StepRecord& record, SourceRecord of_source);
 
 /// One JSON object with the fields of docs/run-directory.md. JSON has no NaN or Inf: such a value becomes null, and the
 /// member "nonfinite" says which it was, as in {"loss": null, "nonfinite": {"loss": "nan"}}.
