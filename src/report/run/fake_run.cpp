@@ -64,6 +64,8 @@ train::StepRecord fake_record(const FakeRun& run, int64_t step) {
   if (run.evaluate_every > 0 && step % run.evaluate_every == 0)
     r.evaluations = {{"agreement", 40, {{"acc", 0.5 + 0.4 * progress, 0.07, true}}},
                      {"<texts>", 9, {{"bits_per_byte", loss / 3, {}, false}}}};
+  for (size_t s = 0; s < run.sources.size(); ++s)
+    train::add_source_loss(r, {run.sources[s], r.loss + static_cast<double>(s), 100 * static_cast<int64_t>(s + 1)});
   if (run.moe_layers > 0) r.expert_load = train::expert_load_of(fake_loads(run, step, progress));
   for (const int64_t after : run.resumed_after) {
     if (step > after) r.time_s += 300;

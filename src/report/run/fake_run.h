@@ -20,6 +20,7 @@ struct FakeRun {
   std::vector<int64_t> resumed_after;  // steps
   std::vector<int64_t> nonfinite;      // steps with a NaN gradient norm
   double learning_rate = 3e-3;
+  std::vector<std::string> sources;          // the second has a loss one nat higher than the first, and so on
   int64_t save_every = 0, memory_every = 0;  // steps between checkpoints; 0: none, and with both no checkpoints.jsonl
   size_t ranks = 8, slow_rank = 5;           // the slow one writes at a quarter of the others' rate
   std::vector<int64_t> failed_saves;         // steps whose save to the folder failed

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/text.h"
 #include "report/run/lines.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMaxLineBytes = size_t{1} << 22;
+constexpr size_t kLongestSource = 4096;
 constexpr size_t kMaxLayers = 1024, kMaxExperts = 1024;
 // Larger values are no measurements, and their differences would overflow in a plot.
 constexpr double kMaxValue = 1e100;
@@ -50,6 +52,11 @@ struct Line {
     double value = kNone, error = kNone;
   };
   std::vector<Evaluated> evaluations;
+  struct OfSource {
+    std::string source;
+    double loss = kNone, tokens = kNone;
+  };
+  std::vector<OfSource> sources;
 
   void clear() {
     step = load_max = load_mean = kNone;
@@ -58,6 +65,7 @@ struct Line {
     layers.clear();
     tokens.clear();
     evaluations.clear();
+    sources.clear();
   }
 };
 
@@ -107,7 +115,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& name) override {
     if (depth_ == 1) key_ = name;
     if (depth_ == 2) load_key_ = in_load_ ? name : "";
-    if (depth_ == 2) task_ = key_ == "evaluations" ? name : "";
+    if (depth_ == 2) task_ = key_ == "evaluations" || key_ == "source_loss" ? name : "";
     if (depth_ == 3) metric_ = name;
     return true;
   }
@@ -118,6 +126,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 0) return false;
     if (!(std::abs(value) <= kMaxValue)) return true;
     take_evaluated(value);
+    take_of_source(value);
     if (depth_ == 1) take_field(value);
     else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "max") line_.load_max = value;
     else if (array_depth_ == 0 && depth_ == 2 && load_key_ == "mean") line_.load_mean = value;
@@ -135,6 +144,16 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     } else if (metric_ == all.back().metric + "_stderr") {
       all.back().error = value;
     }
+  }
+  void take_of_source(double value) {
+    if (depth_ != 3 || array_depth_ != 0 || key_ != "source_loss") return;
+    auto& all = line_.sources;
+    if (all.empty() || all.back().source != task_) {
+      if (all.size() >= kMaxSources) return;
+      all.push_back({task_});
+    }
+    if (metric_ == "loss") all.back().loss = value;
+    if (metric_ == "tokens") all.back().tokens = value;
   }
   void take_field(double value) {
     if (key_ == "step") line_.step = value;
@@ -214,6 +233,7 @@ class Reader {
     for (auto& curve : metrics_.evaluations)
       while (!curve.step.empty() && curve.step.back() >= line_.step)
         for (auto* column : {&curve.step, &curve.value, &curve.error}) column->pop_back();
+    while (!metrics_.source_loss.empty() && metrics_.source_loss.back().first_step >= line_.step) metrics_.source_loss.pop_back();
     while (!metrics_.load.empty() && metrics_.load.back().first_step >= line_.step) metrics_.load.pop_back();
     while (!metrics_.restarts.empty() && metrics_.restarts.back().step > line_.step) metrics_.restarts.pop_back();
     const double time_s = line_.values[static_cast<size_t>(Field::time_s)];
@@ -234,6 +254,7 @@ class Reader {
     metrics_.lines.skipped += line_.skipped;
     metrics_.lines.nonfinite += line_.nonfinite;
     for (const auto& one : line_.evaluations) append_evaluated(one);
+    if (!line_.sources.empty()) append_sources();
     if (!line_.layers.empty()) append_load();
     if (in_last_tenth_ && !line_.tokens.empty()) add_tokens();
   }
@@ -248,6 +269,48 @@ class Reader {
     found->step.push_back(line_.step);
     found->value.push_back(one.value);
     found->error.push_back(one.error);
+  }
+
+  // As many names as there may be, and as long ones as paths are.
+  std::optional<size_t> number_of(const std::string& source) {
+    auto& all = metrics_.sources;
+    const auto found = std::find(all.begin(), all.end(), source);
+    if (found != all.end()) return static_cast<size_t>(found - all.begin());
+    if (all.size() >= kMaxSources || source.size() > kLongestSource) return std::nullopt;
+    all.push_back(source);
+    return all.size() - 1;
+  }
+
+  static void add_to(SourceStretch& stretch, size_t source, double nats, double tokens) {
+    if (stretch.nats.size() <= source) stretch.nats.resize(source + 1), stretch.tokens.resize(source + 1);
+    stretch.nats[source] += nats, stretch.tokens[source] += tokens;
+  }
+
+  void append_sources() {
+    auto& all = metrics_.source_loss;
+    if (all.empty() || all.back().lines >= lines_per_source_stretch_) {
+      if (all.size() >= 2 * kMaxStretches) join_source_stretches();
+      all.push_back({line_.step, line_.step, 0, {}, {}});
+    }
+    auto& stretch = all.back();
+    stretch.last_step = line_.step;
+    ++stretch.lines;
+    for (const auto& one : line_.sources)
+      if (const auto source = one.tokens > 0 && std::isfinite(one.loss) ? number_of(one.source) : std::nullopt)
+        add_to(stretch, *source, one.loss * one.tokens, one.tokens);
+  }
+
+  void join_source_stretches() {
+    auto& all = metrics_.source_loss;
+    for (size_t i = 0; i + 1 < all.size(); i += 2) {
+      auto joined = std::move(all[i]);
+      const auto& next = all[i + 1];
+      for (size_t s = 0; s < next.nats.size(); ++s) add_to(joined, s, next.nats[s], next.tokens[s]);
+      joined.lines += next.lines, joined.last_step = next.last_step;
+      all[i / 2] = std::move(joined);
+    }
+    all.resize(all.size() / 2);
+    lines_per_source_stretch_ *= 2;
   }
 
   // Stretches grow by doubling: when there are too many, neighbours are joined and each covers twice the lines.
@@ -302,11 +365,15 @@ class Reader {
   Metrics metrics_;
   Line line_;
   double last_time_s_ = kNone;
-  int64_t lines_per_stretch_ = 1;
+  int64_t lines_per_stretch_ = 1, lines_per_source_stretch_ = 1;
   bool in_last_tenth_ = false;
 };
 
 }  // namespace
+
+double SourceStretch::loss(size_t source) const {
+  return source < tokens.size() && tokens[source] > 0 ? nats[source] / tokens[source] : kNone;
+}
 
 struct MetricsReader::State {
   Reader reader;

@@ -63,11 +63,22 @@ struct EvaluationCurve {
   std::vector<double> step, value, error;  // standard error; NaN where a line has none
 };
 
+/// Losses of the sources of training over a stretch of steps, by source as Metrics::sources; a stretch may know fewer of them.
+struct SourceStretch {
+  double first_step = 0, last_step = 0;
+  int64_t lines = 0;
+  std::vector<double> nats, tokens;  // sums over targets
+
+  double loss(size_t source) const;  // NaN where the stretch has nothing of it
+};
+
 struct Metrics {
   std::vector<double> step;                                                    // strictly ascending
   std::array<std::vector<double>, static_cast<size_t>(Field::count)> columns;  // as long as `step`; NaN where a line has none
   std::vector<Restart> restarts;
   std::vector<LoadStretch> load;                   // at most 2 kMaxStretches
+  std::vector<std::string> sources;                // at most kMaxSources, as they first appear
+  std::vector<SourceStretch> source_loss;          // at most 2 kMaxStretches
   std::vector<EvaluationCurve> evaluations;        // at most kMaxEvaluations
   std::vector<std::vector<double>> expert_tokens;  // [moe_layers][experts], summed over the last tenth of the file
   LineCounts lines;
@@ -77,6 +88,7 @@ struct Metrics {
 
 inline constexpr size_t kMaxStretches = 256;
 inline constexpr size_t kMaxEvaluations = 64;
+inline constexpr size_t kMaxSources = 64;
 
 /// Takes a file piece by piece, so that its size does not matter and a trainer may cut it off meanwhile.
 class MetricsReader {

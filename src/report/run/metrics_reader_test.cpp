@@ -63,6 +63,36 @@ TEST(MetricsReader, evaluations_that_are_done_again_replace_the_first) {
   EXPECT_THAT(metrics.evaluations[0].value, ElementsAre(0.5, 0.7));
 }
 
+TEST(MetricsReader, losses_of_sources_are_means_by_tokens_over_stretches_of_bounded_number) {
+  std::string text;
+  for (int step = 1; step <= 5000; ++step)
+    text += fmt::format(
+                R"({{"step":{},"source_loss":{{"d/a":{{"loss":{},"tokens":{}}}{}}}}})", step, step % 2 == 0 ? 1 : 4, step % 2 == 0 ? 2 : 1,
+                step > 2500 ? R"(,"d/b":{"loss":7,"tokens":5,"x":{"loss":9}},"d/c":{"loss":null,"tokens":3},"d/d":3,"d/e":[1])" : "") +
+            "\n";
+  const auto metrics = read_metrics(text);
+  EXPECT_EQ(metrics.lines.unreadable, 0);
+  EXPECT_THAT(metrics.sources, ElementsAre("d/a", "d/b"));
+  ASSERT_LE(metrics.source_loss.size(), 2 * kMaxStretches);
+  ASSERT_GE(metrics.source_loss.size(), kMaxStretches / 2);
+  EXPECT_NEAR(metrics.source_loss[0].loss(0), 2, 1e-12) << "4 nats of one token, 1 of each of two";
+  EXPECT_TRUE(std::isnan(metrics.source_loss[0].loss(1)));
+  EXPECT_EQ(metrics.source_loss.back().loss(1), 7);
+  double tokens = 0;
+  for (const auto& stretch : metrics.source_loss) tokens += stretch.tokens[0];
+  EXPECT_EQ(tokens, 7500);
+}
+
+TEST(MetricsReader, losses_of_sources_that_are_done_again_replace_the_first) {
+  const auto metrics = read_metrics(R"({"step":1,"source_loss":{"a":{"loss":3,"tokens":1}}})"
+                                    "\n"
+                                    R"({"step":2,"source_loss":{"a":{"loss":9,"tokens":1}}})"
+                                    "\n"
+                                    R"({"step":2,"source_loss":{"a":{"loss":2,"tokens":4}}})");
+  ASSERT_EQ(metrics.source_loss.size(), 2u);
+  EXPECT_EQ(metrics.source_loss[1].loss(0), 2);
+}
+
 TEST(MetricsReader, expert_load_may_also_be_the_bare_ratio_or_the_bare_matrix) {
   const auto metrics = read_metrics("{\"step\":1,\"expert_load\":1.75}\n{\"step\":2,\"expert_load\":[[1,3],[2,2]],\"loss\":4}\n");
   EXPECT_THAT(metrics[Field::expert_imbalance], ElementsAre(1.75, 1.5));

@@ -44,6 +44,10 @@ Content content_of(const std::vector<RunData>& runs) {
   page += name_bar(names, "runs");
   const auto plots = loss_plot(runs) + small_plots(runs);
   page += plots.empty() ? "<p>There is nothing to plot yet.</p>\n" : fmt::format("{}<div class=\"plots\">\n{}</div>\n", kKey, plots);
+  const auto sources = source_plots(runs);
+  if (!sources.empty())
+    page +=
+        "<h2>Sources</h2>\n<p class=\"key\">Training loss over the predicted tokens of each source.</p>\n" + sources + source_tables(runs);
   const auto evaluations = evaluation_plots(runs);
   if (!evaluations.empty())
     page +=

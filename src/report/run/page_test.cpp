@@ -61,6 +61,17 @@ TEST_F(PageTest, evaluations_are_plotted_with_their_intervals) {
   EXPECT_EQ(make_page({read_run(folder / "without")}, "now").find("<h2>Evaluations"), std::string::npos);
 }
 
+TEST_F(PageTest, sources_have_a_plot_and_a_table) {
+  write_fake_run(folder / "run", {.steps = 40, .finished = 40, .sources = {"data/<web>", "data/books"}});
+  const auto page = make_page({read_run(folder / "run")}, "now");
+  EXPECT_EQ(unbalanced(page), "");
+  for (const char* part : {"<h2>Sources</h2>", "<h3>Loss of each source</h3>", "<th scope=\"row\">&lt;web&gt;</th>", "<td>33.3 %</td>",
+                           "<th scope=\"row\">books</th>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  write_fake_run(folder / "without", {.steps = 20, .finished = 20});
+  EXPECT_EQ(make_page({read_run(folder / "without")}, "now").find("<h2>Sources"), std::string::npos);
+}
+
 TEST_F(PageTest, a_run_without_checkpoints_has_no_such_section) {
   write_fake_run(folder / "run", {.steps = 20, .finished = 20});
   EXPECT_EQ(make_page({read_run(folder / "run")}, "now").find("Checkpoints</h2>"), std::string::npos);

@@ -249,6 +249,35 @@ std::string loss_plot(const std::vector<RunData>& runs) {
   return full.empty() ? "" : draw(runs, spec, full, by_tokens, true);
 }
 
+std::string source_plots(const std::vector<RunData>& runs) {
+  std::string out;
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const auto& metrics = runs[run].metrics;
+    const auto named = summarise_sources(metrics);
+    std::vector<Series> full;
+    for (size_t source = 0; source < named.size(); ++source) {
+      Curve curve;
+      for (const auto& stretch : metrics.source_loss) {
+        if (!std::isfinite(stretch.loss(source))) continue;
+        curve.x.push_back(stretch.last_step);
+        curve.y.push_back(stretch.loss(source));
+      }
+      if (!curve.x.empty()) full.push_back({shortened(named[source].name, 60), source, Stroke::line, std::move(curve)});
+    }
+    if (full.empty()) continue;
+    const auto title = "Loss of each source" + (runs.size() > 1 ? ", " + runs[run].name : "");
+    const auto [low, high] = x_range(full);
+    Plot plot{.title = title, .unit = "nats per token", .x_label = "step", .series = full, .tall = true, .keys = true};
+    plot.x = Axis{low > 0 && low < 0.05 * high ? 0 : low, high + 0.008 * (high - low), false, Format::count};
+    plot.y = y_axis(full, {.allow_logarithmic = true, .clip = 0.015});
+    plot.note = note_of(plot, clipped_points(full, plot.y), 0);
+    const auto lines = metrics.source_loss.front().lines;
+    if (lines > 1) plot.note += fmt::format("{}means over {} steps", plot.note.empty() ? "" : " · ", grouped(lines));
+    out += fmt::format("<div class=\"plots r{}\">\n{}</div>\n", run, render(plot));
+  }
+  return out;
+}
+
 std::string small_plots(const std::vector<RunData>& runs) {
   const bool seconds = largest(runs, &Summary::step_ms) > 1e4;
   const bool gib = std::max(largest(runs, &Summary::memory_bytes), largest(runs, &Summary::predicted_memory_bytes)) >= 0x1p30;

@@ -11,6 +11,9 @@ namespace ingot::report {
 /// Training and validation loss, large.
 std::string loss_plot(const std::vector<RunData>& runs);
 
+/// Of each run of several sources the training loss of each; "" for others.
+std::string source_plots(const std::vector<RunData>& runs);
+
 /// Gradient norm, learning rate, throughput, step time and memory beside their predictions, expert imbalance; those for
 /// which some run has values.
 std::string small_plots(const std::vector<RunData>& runs);

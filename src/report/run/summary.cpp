@@ -102,6 +102,31 @@ Summary summarise(const Metrics& metrics) {
   return s;
 }
 
+std::vector<SourceSummary> summarise_sources(const Metrics& metrics) {
+  const auto& names = metrics.sources;
+  const auto& stretches = metrics.source_loss;
+  if (names.empty() || stretches.empty()) return {};
+  size_t common = names[0].rfind('/') + 1;  // 0 without
+  for (const auto& name : names)
+    while (common > 0 && name.compare(0, common, names[0], 0, common) != 0) common = common > 1 ? names[0].rfind('/', common - 2) + 1 : 0;
+  const double first = stretches.front().first_step, last = stretches.back().last_step, tenth = (last - first) / 10;
+  std::vector<SourceSummary> all;
+  for (size_t s = 0; s < names.size(); ++s) {
+    SourceSummary source{.name = names[s].substr(common)};
+    double early = 0, early_tokens = 0, late = 0, late_tokens = 0;
+    for (const auto& stretch : stretches) {
+      if (s >= stretch.tokens.size()) continue;
+      source.tokens += stretch.tokens[s];
+      if (stretch.first_step <= first + tenth) early += stretch.nats[s], early_tokens += stretch.tokens[s];
+      if (stretch.last_step >= last - tenth) late += stretch.nats[s], late_tokens += stretch.tokens[s];
+    }
+    if (early_tokens > 0) source.first_loss = early / early_tokens;
+    if (late_tokens > 0) source.recent_loss = late / late_tokens;
+    all.push_back(std::move(source));
+  }
+  return all;
+}
+
 nlohmann::ordered_json summary_json(const std::vector<RunData>& runs) {
   auto all = nlohmann::ordered_json::array();
   for (const auto& run : runs) {

@@ -37,6 +37,14 @@ struct Summary {
 
 Summary summarise(const Metrics& metrics);
 
+/// What a run of several sources learned of one, in the order of Metrics::sources.
+struct SourceSummary {
+  std::string name;                                                        // its path, without the folder that all have in common
+  double first_loss = Summary::kUnknown, recent_loss = Summary::kUnknown;  // of the first and the last tenth of the run
+  double tokens = 0;                                                       // that were predicted
+};
+std::vector<SourceSummary> summarise_sources(const Metrics& metrics);
+
 /// The headline numbers of all runs as one JSON document, unknown ones as null.
 nlohmann::ordered_json summary_json(const std::vector<RunData>& runs);
 

@@ -224,6 +224,26 @@ std::string headline_tables(const std::vector<RunData>& runs) {
          card(runs, summaries, "Size", size_rows()) + card(runs, summaries, "Health", health_rows()) + "</div>\n";
 }
 
+std::string source_tables(const std::vector<RunData>& runs) {
+  std::string out;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const auto sources = summarise_sources(runs[i].metrics);
+    double all = 0;
+    for (const auto& source : sources) all += source.tokens;
+    std::string body;
+    for (const auto& source : sources)
+      body +=
+          fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape(source.name),
+                      number(source.first_loss), number(source.recent_loss), count_text(source.tokens), percent_text(source.tokens / all));
+    if (body.empty()) continue;
+    out += fmt::format(
+        "<div class=\"scroll r{}\"><table><thead><tr><td>{}</td><th scope=\"col\">loss, first tenth</th><th scope=\"col\">loss, last "
+        "tenth</th><th scope=\"col\">tokens</th><th scope=\"col\">share</th></tr></thead><tbody>\n{}</tbody></table></div>\n",
+        i, runs.size() > 1 ? run_name(runs, i) : "", body);
+  }
+  return out;
+}
+
 std::string settings_tables(const std::vector<RunData>& runs) {
   std::string out = differing_settings(runs);
   for (size_t i = 0; i < runs.size(); ++i) {

@@ -13,6 +13,9 @@ std::string verdicts(const std::vector<RunData>& runs);
 
 std::string headline_tables(const std::vector<RunData>& runs);
 
+/// Of each run of several sources what it learned of each; "" for others.
+std::string source_tables(const std::vector<RunData>& runs);
+
 /// Settings in which the runs differ, then all settings and facts of each run, folded.
 std::string settings_tables(const std::vector<RunData>& runs);
 

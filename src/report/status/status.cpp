@@ -87,6 +87,8 @@ RunStatus status_of(const fs::path& folder, double now_s) {
                     {"memory_peak_bytes", or_null(summary.memory_bytes)},
                     {"predicted_memory_bytes", or_null(summary.predicted_memory_bytes)},
                     {"eta_s", or_null((summary.planned_steps - summary.last_step) * summary.step_ms / 1e3)}};
+  for (const auto& source : summarise_sources(metrics))
+    if (std::isfinite(source.recent_loss)) status.numbers["source_loss"][source.name] = source.recent_loss;
   for (const auto& [name, value] : run.facts) status.numbers["run"][name] = value;
   const auto& saves = run.checkpoints.folder.stretches;
   double saved = std::nan("");
@@ -169,6 +171,14 @@ std::string RunStatus::text() const {
              return fmt::format(" (best {} after step {})", number(value),
                                 known(numbers, "best_validation_step", [](double step) { return grouped(static_cast<int64_t>(step)); }));
            }));
+  if (const auto sources = numbers.find("source_loss"); sources != numbers.end()) {
+    constexpr size_t kMost = 8;
+    std::vector<std::string> words;
+    for (const auto& [name, loss] : sources->items())
+      if (words.size() < kMost) words.push_back(fmt::format("{} {}", name, number(loss.get<double>())));
+    if (sources->size() > kMost) words.push_back("…");
+    line("sources", base::join(words, ", "));
+  }
   line("speed", known(numbers, "step_ms", [&](double value) {
                   return ms(value) + " a step" + difference(numbers, "predicted_step_ms", "step_ms", ms);
                 }) + known(numbers, "tokens_per_s", [](double value) {

@@ -52,6 +52,14 @@ TEST_F(RunStatuses, a_run_that_is_held_goes_on) {
   EXPECT_THAT(status.text(), AllOf(HasSubstr("without a word"), Not(HasSubstr(" left"))));
 }
 
+TEST_F(RunStatuses, sources_have_their_losses) {
+  std::ofstream(folder / "metrics.jsonl")
+      << R"({"step":1,"steps":2,"loss":3,"time_s":1,"source_loss":{"data/x/web":{"loss":2.5,"tokens":8},"data/y":{"loss":4,"tokens":8}}})"
+      << "\n";
+  EXPECT_THAT(status_of(folder, 2).text(), HasSubstr("sources   x/web 2.500, y 4.000\n"));
+  EXPECT_EQ(status_of(folder, 2).json()["numbers"]["source_loss"]["x/web"], 2.5);
+}
+
 TEST_F(RunStatuses, ends_and_failures_are_told_apart) {
   steps(100);
   events("{\"time_s\": 1100, \"event\": \"end\", \"step\": 100, \"why\": \"all steps\"}\n");
