@@ -15,6 +15,17 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
         inner.add("weight", source.weight, {0, 1e308}, "share of the samples, relative to the other sources; 0 leaves the source out");
         inner.add("epochs", source.epochs, {0, 1e6},
                   "how often each phase goes through the source, in place of its weight; the others share what is left of the samples");
+        inner.add("curriculum", source.curriculum, {"none", "length", "score"},
+                  "the first epoch begins with easy rows: of short documents, or of a low score (docs/data.md)");
+        inner.add("curriculum_scores", source.curriculum_scores,
+                  "of the curriculum score: text file with a number for each document, one a line");
+        inner.add("curriculum_start", source.curriculum_start, {0, 1},
+                  "share of the rows, the easiest, from which the first samples are drawn");
+        inner.add("curriculum_tokens", source.curriculum_tokens, base::at_least(0),
+                  "tokens of the source after which samples are drawn from all of its rows; 0, or more than it has = at the end of its "
+                  "first epoch");
+        inner.add("curriculum_pace", source.curriculum_pace, {"linear", "root"},
+                  "how the share grows to 1: with the source's tokens, or with their square root, which is faster at first");
       },
       "training data");
   table.add(
@@ -73,6 +84,8 @@ void check(const DataConfig& config) {
     throw base::ConfigError("data.sources is empty: name at least one .bin/.idx prefix made by 'ingot data tokenize'");
   for (size_t i = 0; i < config.sources.size(); ++i) {
     if (config.sources[i].path.empty()) throw base::ConfigError("data.sources[{}].path is empty", i);
+    if ((config.sources[i].curriculum == "score") != !config.sources[i].curriculum_scores.empty())
+      throw base::ConfigError("data.sources[{}]: curriculum = \"score\" and curriculum_scores, its file, go together", i);
   }
 }
 

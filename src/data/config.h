@@ -14,6 +14,13 @@ struct DataSource {
   double weight = 1;  // share of the samples, relative to the other sources
   double epochs = 0;  // not 0: in place of the weight, how often each phase goes through it
 
+  // Easy rows first (data/curriculum.h).
+  std::string curriculum = "none";
+  std::string curriculum_scores;  // file
+  std::string curriculum_pace = "linear";
+  double curriculum_start = 0.1;
+  int64_t curriculum_tokens = 0;
+
   // Not settings: where a phase of a recipe stands in the source (train/phases.h).
   int64_t number = -1;      // by which its order is drawn; -1: its place in the list
   int64_t unit_tokens = 0;  // not 0: phases draw samples of several lengths from it, and what is unseen is counted in units of so many

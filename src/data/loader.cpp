@@ -116,7 +116,13 @@ SampleOrder Loader::order_of(const Source& source, const DataSource& described) 
   };
   SampleOrder::Options options{.seed = static_cast<uint64_t>(config_.seed), .rows = source.packing->rows()};
   options.source = described.number >= 0 ? described.number : static_cast<int64_t>(&source - sources_.data());
+  if (described.curriculum != "none" && described.unit_tokens != 0)
+    throw ConfigError(
+        "{} has a curriculum, which goes with one data.seq_len, and phases of several: leave out the curriculum, or give the later phases "
+        "reset_dataloader = true",
+        source.path);
   if (described.unit_tokens == 0) {
+    options.curriculum = make_curriculum(described, *source.dataset, *source.packing, config_.seq_len, options.seed, options.source);
     for (const auto& drawn : described.drawn) options.first += drawn.samples;
     return SampleOrder(options);
   }
@@ -261,7 +267,8 @@ LoaderState Loader::state(int64_t step, int64_t samples) const {
   const auto drawn = stretches_.empty() ? std::vector<int64_t>(sources_.size(), 0) : counts(samples);
   for (size_t s = 0; s < sources_.size(); ++s)
     state.sources.push_back({sources_[s].slice.end - sources_[s].slice.begin, sources_[s].dataset->documents(), sources_[s].weight,
-                             drawn[s], sources_[s].order ? sources_[s].order->first() : 0, sources_[s].unit_tokens});
+                             drawn[s], sources_[s].order ? sources_[s].order->first() : 0, sources_[s].unit_tokens,
+                             sources_[s].order && sources_[s].order->curriculum() ? sources_[s].order->curriculum()->description() : ""});
   for (const auto& stretch : stretches_)
     if (stretches_.size() > 1 || !has_weights_of_settings(stretch)) state.changes.push_back({stretch.first_sample, stretch.weights});
   return state;
@@ -292,6 +299,7 @@ void Loader::check_resumable(const LoaderState& saved) const {
     const char* hint = " (the lengths of the phases before, or reset_dataloader)";
     compare(fmt::format("where the phase begins in {}{}", sources_[s].path, hint), saved.sources[s].first, now.sources[s].first);
     compare(fmt::format("the unit of the order of {}{}", sources_[s].path, hint), saved.sources[s].unit_tokens, now.sources[s].unit_tokens);
+    compare(fmt::format("the curriculum of {}", sources_[s].path), saved.sources[s].curriculum, now.sources[s].curriculum);
   }
 }
 
@@ -312,7 +320,8 @@ std::string LoaderState::to_json() const {
                                {"weight", source.weight},
                                {"samples", source.samples},
                                {"first", source.first},
-                               {"unit_tokens", source.unit_tokens}});
+                               {"unit_tokens", source.unit_tokens},
+                               {"curriculum", source.curriculum}});
   for (const auto& change : changes) json["changes"].push_back({{"first_sample", change.first_sample}, {"weights", change.weights}});
   return json.dump();
 }
@@ -333,7 +342,8 @@ LoaderState LoaderState::from_json(const std::string& text) {
                       {}};
     for (const auto& source : json.at("sources"))
       state.sources.push_back({source.at("tokens"), source.at("documents"), source.at("weight"), source.at("samples"),
-                               source.value("first", int64_t{0}), source.value("unit_tokens", int64_t{0})});
+                               source.value("first", int64_t{0}), source.value("unit_tokens", int64_t{0}),
+                               source.value("curriculum", std::string())});
     for (const auto& change : json.value("changes", nlohmann::json::array()))
       state.changes.push_back({change.at("first_sample"), change.at("weights")});
     if (state.step < 0 || state.samples < 0)

@@ -45,6 +45,7 @@ struct LoaderState {
     int64_t samples = 0;      // of it that were given out
     int64_t first = 0;        // samples of it, in this phase's length, that count as drawn before the phase
     int64_t unit_tokens = 0;  // DataSource::unit_tokens
+    std::string curriculum;   // its settings and what came of them; empty = none
   };
   int64_t step = 0, samples = 0;  // samples: given out over all ranks
   int64_t seed = 0, seq_len = 0;

@@ -11,6 +11,7 @@ namespace ingot::data {
 int64_t SampleOrder::row_of(int64_t sample) const {
   const auto& o = options_;
   const int64_t at = o.first + sample, epoch = at / o.rows, units = o.rows / o.unit_rows;
+  if (o.curriculum && epoch == 0) return o.curriculum->row_of(at);
   const auto name = fmt::format("source {} epoch {}", o.source, epoch);
   const int64_t window = at % o.rows / (o.window_units * o.unit_rows), first_unit = window * o.window_units;
   int64_t place = at % o.rows - first_unit * o.unit_rows;  // in the window

@@ -1,7 +1,10 @@
-// Which row of a source its sample j is: a pure function, without a table (docs/data-formats.md, "Sample order").
+// Which row of a source its sample j is: a pure function, without a table but a curriculum's (docs/data-formats.md, "Sample order").
 #pragma once
 
 #include <cstdint>
+#include <memory>
+
+#include "data/curriculum.h"
 
 namespace ingot::data {
 
@@ -14,6 +17,7 @@ class SampleOrder {
     int64_t source = 0;  // its number
     int64_t rows = 1, unit_rows = 1, window_units = 1;
     int64_t first = 0;
+    std::shared_ptr<const Curriculum> curriculum{};  // of the first epoch; null without
   };
   explicit SampleOrder(const Options& options) : options_(options) {}
 
@@ -23,6 +27,7 @@ class SampleOrder {
   /// Of `sample` >= 0, that one included.
   int64_t samples_left_of_epoch(int64_t sample) const { return options_.rows - (options_.first + sample) % options_.rows; }
   int64_t first() const { return options_.first; }
+  const Curriculum* curriculum() const { return options_.curriculum.get(); }
 
  private:
   Options options_;

@@ -13,7 +13,9 @@
 namespace ingot::train {
 namespace {
 
-std::vector<data::DataSource> parse_sources(const std::vector<std::string>& texts, const std::string& phase) {
+// A source of data.sources keeps its curriculum.
+std::vector<data::DataSource> parse_sources(const std::vector<std::string>& texts, const std::string& phase,
+                                            const std::vector<data::DataSource>& known) {
   std::vector<data::DataSource> sources;
   for (const auto& text : texts) {
     constexpr std::string_view kEpochs = "epochs ";
@@ -26,7 +28,11 @@ std::vector<data::DataSource> parse_sources(const std::vector<std::string>& text
     auto path = text.substr(space + 1);
     const bool is_epochs = path.starts_with(kEpochs);
     if (is_epochs) path.erase(0, kEpochs.size());
-    sources.push_back({.path = path, .weight = is_epochs ? 1 : *number, .epochs = is_epochs ? *number : 0});
+    const auto place = [](const std::string& of) { return data::dataset_prefix(of).lexically_normal(); };
+    const auto same = std::find_if(known.begin(), known.end(), [&](const auto& source) { return place(source.path) == place(path); });
+    auto source = same == known.end() ? data::DataSource() : *same;
+    source.path = path, source.weight = is_epochs ? 1 : *number, source.epochs = is_epochs ? *number : 0;
+    sources.push_back(std::move(source));
   }
   return sources;
 }
@@ -150,7 +156,7 @@ static std::vector<Phase> lay_out(const RunConfig& config, bool looks_at_data) {
     Phase phase{.name = p.name, .first_step = next, .optimizer = config.optimizer, .data = config.data};
     phase.batch_size = p.batch_size > 0 ? p.batch_size : config.train.batch_size;
     if (p.seq_len > 0) phase.data.seq_len = p.seq_len;
-    if (!p.sources.empty()) phase.data.sources = parse_sources(p.sources, p.name);
+    if (!p.sources.empty()) phase.data.sources = parse_sources(p.sources, p.name, config.data.sources);
     phase.rope_base = p.rope_base > 0 ? p.rope_base : config.model.rope_base;
     phase.peak_lr = p.lr > 0 ? p.lr : config.optimizer.lr;
     if (p.final_lr_fraction >= 0) phase.optimizer.final_lr_fraction = p.final_lr_fraction;

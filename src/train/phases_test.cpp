@@ -140,6 +140,18 @@ TEST_P(Draws, another_mixture_goes_on_in_each_of_its_sources) {
   EXPECT_GT(times.lower_bound(100'000)->first, 0);
 }
 
+// With the curriculum of data.sources, whichever phase names the source.
+TEST_P(Draws, a_curriculum_goes_on_from_phase_to_phase) {
+  config.data.sources[0].curriculum = "length";
+  config.train.phases = {{.name = "one", .steps = 30}, {.name = "two", .steps = 60, .sources = {source(2, "a")}}};
+  EXPECT_EQ(lay_out_phases(config)[1].data.sources[0].curriculum, "length");
+  const auto times = drawn();
+  EXPECT_GT(times.size(), 300 * 16 * 9 / 10);
+  for (const auto& [id, count] : times) ASSERT_EQ(count, 1) << "token " << id;
+  config.train.phases[1].seq_len = 2 * config.data.seq_len;
+  EXPECT_THROW(drawn(), base::ConfigError);
+}
+
 TEST_P(Draws, another_length_draws_no_token_that_was_drawn) {
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{16, 64, 16}, {48, 16, 40}, {64, 64, 32}}) {
     config.train.phases.clear();
