@@ -118,6 +118,21 @@ void add_inspect(Flags& flags) {
   add_set(verb, o.set, "key=value over the configuration of --config");
 }
 
+void add_import_blend(Flags& flags) {
+  const auto values = std::make_shared<data::ImportBlendCommand>();
+  auto& o = *values;
+  auto& verb = flags.verb("data", "import-blend", "a blend of Megatron-LM or NeMo as settings of a run (TOML)", values);
+  verb.add_option("--data-path", o.data_path,
+                  "WEIGHT PREFIX pairs, or prefixes alone: by size; this and the next five as Megatron has them");
+  verb.add_option("--data-args-path", o.data_args_path, "file with what --data-path takes");
+  verb.add_option("--train-data-path", o.train_data_path, "as --data-path, of training");
+  verb.add_option("--valid-data-path", o.valid_data_path, "the same of validation");
+  verb.add_option("--test-data-path", o.test_data_path, "the same of a test, which becomes a comment");
+  verb.add_option("--per-split-data-args-path", o.per_split_data_args_path, "JSON with the lists train, valid and test");
+  verb.add_option("--nemo", o.nemo, "NeMo's YAML, of which data_prefix is read: a list, or train, validation and test of lists");
+  verb.add_option("-o,--output", o.output, "TOML file to write; without, it is printed");
+}
+
 void add_export_tokenizer(Flags& flags) {
   const auto values = std::make_shared<data::ExportTokenizerCommand>();
   auto& verb = flags.verb("data", "export-tokenizer", "a tokenizer as Hugging Face's tokenizer.json", values);
@@ -177,6 +192,7 @@ int run_here(const Call& call) {
   if (call.action == "train-classifier") return data::run_data_train_classifier(command_of<data::TrainClassifierCommand>(call), std::cout);
   if (call.action == "diff") return data::run_data_diff(command_of<data::DiffCommand>(call), std::cout);
   if (call.action == "inspect") return inspect(command_of<data::InspectCommand>(call));
+  if (call.action == "import-blend") return data::run_data_import_blend(command_of<data::ImportBlendCommand>(call), std::cout);
   return data::run_data_export_tokenizer(command_of<data::ExportTokenizerCommand>(call), std::cout);
 }
 
@@ -191,6 +207,7 @@ void add_data(Flags& flags) {
   add_train_classifier(flags);
   add_diff(flags);
   add_inspect(flags);
+  add_import_blend(flags);
   add_export_tokenizer(flags);
 }
 #endif

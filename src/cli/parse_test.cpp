@@ -93,6 +93,7 @@ TEST(Parse, says_which_verb_was_called_and_whether_for_programs) {
                                            {"ingot plan law runs --flops 1e21,1e22 --json", "plan_law", "law"},
                                            {"ingot checkpoint export-hf d -o e --json", "hugging_face", "export-hf"},
                                            {"ingot checkpoint diff a b --json", "checkpoint", "diff"},
+                                           {"ingot data import-blend --data-path 30 a 70 b --json", "data", "import-blend"},
                                            {"ingot verify op muon --fixture f --json", "verify", "op"}}) {
     Call call;
     EXPECT_EQ(parsed(line, call), std::nullopt) << line;

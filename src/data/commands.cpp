@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/byte_stream.h"
 #include "data/export_tokenizer.h"
+#include "data/imported_blend.h"
 #include "data/process/classifier.h"
 #include "data/process/measures.h"
 #include "data/process/process.h"
@@ -253,6 +254,54 @@ int run_data_train_classifier(const TrainClassifierCommand& command, std::ostrea
                        command.output, result.held_out, 100 * result.accuracy, result.auc, result.positive, result.negative,
                        base::format_duration(seconds_since(start)));
   }
+  return 0;
+}
+
+namespace {
+
+constexpr int64_t kLargestBlend = int64_t{64} << 20;
+
+ImportedBlend blend_of(const ImportBlendCommand& command) {
+  const bool is_split = !command.train_data_path.empty() || !command.valid_data_path.empty() || !command.test_data_path.empty();
+  const int forms = !command.data_path.empty() + !command.data_args_path.empty() + !command.per_split_data_args_path.empty() +
+                    !command.nemo.empty() + is_split;
+  if (forms != 1)
+    throw base::UsageError(
+        "name one of --data-path, --data-args-path, --per-split-data-args-path, --nemo, or --train-data-path with --valid-data-path and "
+        "--test-data-path");
+  const auto text_of = [](const std::string& path) { return base::read_file(path, kLargestBlend); };
+  if (!command.per_split_data_args_path.empty())
+    return parse_per_split_data_args(text_of(command.per_split_data_args_path), command.per_split_data_args_path);
+  if (!command.nemo.empty()) return parse_nemo_data_prefix(text_of(command.nemo), command.nemo);
+  ImportedBlend blend;
+  if (!command.data_args_path.empty()) blend.train = parse_data_args(text_of(command.data_args_path), command.data_args_path);
+  else
+    blend.train =
+        is_split ? parse_data_path(command.train_data_path, "--train-data-path") : parse_data_path(command.data_path, "--data-path");
+  if (!command.valid_data_path.empty()) blend.validation = parse_data_path(command.valid_data_path, "--valid-data-path");
+  if (!command.test_data_path.empty()) blend.test = parse_data_path(command.test_data_path, "--test-data-path");
+  return blend;
+}
+
+Json entries_json(const std::vector<ImportedBlend::Entry>& entries) {
+  Json all = Json::array();
+  for (const auto& entry : entries) all.push_back({{"path", entry.path}, {"weight", entry.weight ? Json(*entry.weight) : Json()}});
+  return all;
+}
+
+}  // namespace
+
+int run_data_import_blend(const ImportBlendCommand& command, std::ostream& out) {
+  const auto blend = blend_of(command);
+  require_files(blend);
+  const auto is_weighted = [](const auto& entry) { return entry.weight.has_value(); };
+  if (std::any_of(blend.validation.begin(), blend.validation.end(), is_weighted))
+    base::log_warning("the weights of the validation data are left out: ingot's validation goes through all of data.validation in order");
+  const auto settings = settings_of(blend);
+  if (!command.output.empty()) base::write_file_atomically(command.output, settings);
+  if (command.json)
+    print(out, {{"train", entries_json(blend.train)}, {"validation", entries_json(blend.validation)}, {"test", entries_json(blend.test)}});
+  else if (command.output.empty()) out << settings;
   return 0;
 }
 

@@ -95,6 +95,18 @@ struct DiffCommand {
 /// Status 3 when they differ.
 int run_data_diff(const DiffCommand& command, std::ostream& out);
 
+struct ImportBlendCommand {
+  // One of the first four; Megatron's flags, and NeMo's file.
+  std::vector<std::string> data_path;                                         // --data-path [WEIGHT] PREFIX…
+  std::string data_args_path;                                                 // --data-args-path FILE
+  std::string per_split_data_args_path;                                       // --per-split-data-args-path FILE.json
+  std::string nemo;                                                           // --nemo FILE.yaml
+  std::vector<std::string> train_data_path, valid_data_path, test_data_path;  // or these, as --data-path
+  std::string output;                                                         // -o, --output FILE.toml; empty = to `out`
+  bool json = false;                                                          // --json
+};
+int run_data_import_blend(const ImportBlendCommand& command, std::ostream& out);
+
 struct ExportTokenizerCommand {
   std::string tokenizer;  // PATH
   std::string output;     // -o, --output FOLDER
