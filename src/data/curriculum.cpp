@@ -7,7 +7,6 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -75,13 +74,13 @@ void add(const IndexedDataset& dataset, const Slice& piece, const std::vector<do
 
 Curriculum::Curriculum(int64_t rows, int64_t unit_rows, const std::vector<double>& difficulty, const Options& options)
     : rows_(rows), unit_rows_(unit_rows), units_(difficulty.size()) {
-  // Units that are alike lie in any order, lest the beginning of the file come first.
-  std::iota(units_.begin(), units_.end(), 0u);
+  // Shuffled first, lest of units that are alike those at the beginning of the file come first.
   const uint64_t key = key_of(options, "ties", 0);
-  const auto place = [&](uint32_t unit) { return base::permute(key, unit, units_.size()); };
-  const auto full = units_.end() - (rows % unit_rows == 0 ? 0 : 1);
-  std::sort(units_.begin(), full,
-            [&](uint32_t a, uint32_t b) { return difficulty[a] != difficulty[b] ? difficulty[a] < difficulty[b] : place(a) < place(b); });
+  const auto full = static_cast<uint64_t>(rows / unit_rows);
+  for (uint64_t i = 0; i < full; ++i) units_[i] = static_cast<uint32_t>(base::permute(key, i, full));
+  if (full < units_.size()) units_.back() = static_cast<uint32_t>(full);
+  std::stable_sort(units_.begin(), units_.begin() + static_cast<std::ptrdiff_t>(full),
+                   [&](uint32_t a, uint32_t b) { return difficulty[a] < difficulty[b]; });
 
   const int64_t samples = options.samples > 0 ? std::min(options.samples, rows) : rows;
   for (int64_t s = 0; s <= kStretches; ++s) begins_.push_back(part_of(samples, s, kStretches));

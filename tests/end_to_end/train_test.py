@@ -425,7 +425,7 @@ def sources_have_losses_of_their_own(w):
     """The oracle: runs of one source each, whose first step has the same weights; and the mean by tokens, which is the loss."""
     make_text(w.path / "other.txt", seed=2)
     ingot("data", "tokenize", w.path / "other.txt", "-o", w.path / "other", "--tokenizer", w.path / "tokenizer")
-    second = f'[[data.sources]]\npath = "{w.path / "other"}"\nweight = 3\n'
+    second = f'[[data.sources]]\npath = "{w.path / "other"}"\nweight = 3\ncurriculum = "length"\n'
     phases = "".join(f'[[train.phases]]\nname = "{name}"\nsteps = {steps}\nsources = {json.dumps(sources)}\n'
                      for name, steps, sources in (("a", 6, [f"1 {w.path / 'tokens'}", f"3 {w.path / 'other'}"]), ("b", 2, [f"1 {w.path / 'other'}"])))
     settings = {"train.precision": "fp32", "train.threads": 1, "checkpoint.every": 0, "train.steps": 6}
@@ -447,7 +447,7 @@ def sources_have_losses_of_their_own(w):
     cut = w.config("cut", "llama", second + phases, **settings | {"checkpoint.every": 3})
     ingot("train", cut, "--no-forecast", "--run-dir", w.path / "cut", "--stop-after", 4)
     ingot("train", cut, "--no-forecast", "--run-dir", w.path / "cut")
-    assert sources_of("cut") == whole
+    assert sources_of("cut") == whole and losses(w.path / "cut") == losses(w.path / "whole")
     # One row of the first source and three of the other are what a run of that one alone begins with.
     for name, rows, source in (("tokens", 1, 0), ("other", 3, 1)):
         weights = [0, 0]
