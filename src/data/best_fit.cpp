@@ -200,7 +200,7 @@ class BestFitPacking : public Packing {
   int64_t rows() const override { return chunks_ * chunk_rows_; }
   int64_t unit_rows() const override { return chunk_rows_; }
 
-  void fill(int64_t row, const Row& out) const override {
+  int64_t fill(int64_t row, const Row& out) const override {
     const auto pieces = pieces_in(row);
     size_t at = 0;
     for (const Piece& piece : pieces) at = place(piece, at, out);
@@ -208,6 +208,7 @@ class BestFitPacking : public Packing {
     std::fill(out.targets.begin() + static_cast<std::ptrdiff_t>(at), out.targets.end(), kIgnoredTarget);
     std::fill(out.document_starts.begin() + static_cast<std::ptrdiff_t>(at), out.document_starts.end(), static_cast<int32_t>(at));
     if (!options_.reset_documents) join_documents(pieces, out);
+    return static_cast<int64_t>(at);
   }
 
   std::vector<Slice> reads(int64_t row) const override {

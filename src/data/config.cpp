@@ -39,9 +39,14 @@ void declare_settings(base::SettingsTable& table, DataConfig& config) {
             "part of each source, at its end, that is kept from training for the validation loss; not used with data.validation");
   table.add("data.seq_len", config.seq_len, {1, 1 << 24}, "tokens of a sample");
   table.add(
-      "data.packing", config.packing, {"stream", "best_fit", "pairs"},
+      "data.packing", config.packing, {"stream", "best_fit", "documents", "pairs"},
       "stream: documents one after another, cut every seq_len tokens; best_fit: documents stay whole where they fit, rows are padded; "
-      "pairs: chosen and rejected answers, each pair whole in a row (docs/objectives.md)");
+      "documents: a row for each, longer ones in pieces; pairs: chosen and rejected answers, each pair whole in a row "
+      "(docs/objectives.md)");
+  table.add(
+      "data.rows", config.rows, {"fixed", "variable"},
+      "fixed: rows of seq_len tokens, padded; variable: as long as what stands in them, without padding, and a microbatch takes as many "
+      "as fit into train.microbatch_size * seq_len tokens");
   table.add("data.reset_documents", config.reset_documents,
             "documents of one sample cannot see each other: positions and masks begin anew, and no target crosses a border");
   table.add("data.seed", config.seed, base::at_least(0), "seed of the order of samples");

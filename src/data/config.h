@@ -39,6 +39,7 @@ struct DataConfig {
   double validation_fraction = 0;
   int64_t seq_len = 512;
   std::string packing = "stream";
+  std::string rows = "fixed";
   bool reset_documents = true;
   int64_t seed = 0;
   int64_t prefetch = 2;

@@ -179,21 +179,42 @@ Batch Loader::batch(int64_t first_sample, int64_t count) const {
   return out;
 }
 
+void Loader::resize(Batch& out, size_t tokens) const {
+  const size_t of_pairs = config_.packing == "pairs" ? tokens : 0;
+  for (auto* ids : {&out.inputs, &out.targets, &out.document_starts}) ids->resize(tokens);
+  out.pair_starts.resize(of_pairs);
+  out.reference_margins.resize(of_pairs);
+}
+
+namespace {
+
+// The row that begins at the end of those before it has so many tokens: the next one begins behind them. A row without any keeps one of its
+// padding, so that there is something to compute with.
+void end_row(int64_t tokens, Batch& out) {
+  const int64_t begin = out.row_begins.back(), end = begin + std::max<int64_t>(1, tokens);
+  for (auto at = static_cast<size_t>(begin); at < static_cast<size_t>(end); ++at) {
+    out.document_starts[at] += static_cast<int32_t>(begin);
+    if (!out.pair_starts.empty() && out.pair_starts[at] >= 0) out.pair_starts[at] += static_cast<int32_t>(begin);
+  }
+  out.row_begins.push_back(end);
+}
+
+}  // namespace
+
 void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
   if (first_sample < 0 || count < 0) throw DataError("samples {} to {} do not exist", first_sample, first_sample + count);
   const auto seq = static_cast<size_t>(config_.seq_len), total = static_cast<size_t>(count) * seq;
+  const bool is_variable = config_.rows == "variable";
   out.batch = count;
+  out.row_begins.assign(is_variable ? 1 : 0, 0);
   out.seq = config_.seq_len;
-  out.inputs.resize(total);
-  out.targets.resize(total);
-  out.document_starts.resize(total);
   out.sources.resize(static_cast<size_t>(count));
+  resize(out, is_variable ? 0 : total);
   read_ahead(first_sample, count);
   const bool has_pairs = config_.packing == "pairs";
-  out.pair_starts.resize(has_pairs ? total : 0);
-  out.reference_margins.resize(has_pairs ? total : 0);
   for (int64_t i = 0; i < count; ++i) {
-    const size_t at = static_cast<size_t>(i) * seq;
+    const size_t at = is_variable ? static_cast<size_t>(out.row_begins.back()) : static_cast<size_t>(i) * seq;
+    if (is_variable) resize(out, at + seq);
     Row row{std::span(out.inputs).subspan(at, seq), std::span(out.targets).subspan(at, seq),
             std::span(out.document_starts).subspan(at, seq)};
     if (has_pairs) {
@@ -202,17 +223,22 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
     }
     const Place place = place_of(first_sample + i);
     out.sources[static_cast<size_t>(i)] = static_cast<int32_t>(place.source);
-    sources_[place.source].packing->fill(place.row, row);
+    const int64_t filled = sources_[place.source].packing->fill(place.row, row);
     if (config_.fim_rate > 0 && split_ == Split::train) fill_in_middle(config_, first_sample + i, row);
     if (config_.mask_rate > 0) mask_tokens(config_, first_sample + i, std::max(options_.vocab_size, config_.mask_id + 1), row);
-    if (options_.vocab_size == 0) continue;
-    const int32_t largest =
-        std::max(*std::max_element(row.inputs.begin(), row.inputs.end()), *std::max_element(row.targets.begin(), row.targets.end()));
-    if (largest >= options_.vocab_size)
-      throw DataError("{} holds the token {}, but the model's vocabulary ends at {}: it was made with another tokenizer; tokenise it again",
-                      sources_[place.source].path, largest, options_.vocab_size - 1);
+    if (options_.vocab_size > 0) check_ids(row, place);
+    if (is_variable) end_row(filled, out);
   }
+  if (is_variable) resize(out, static_cast<size_t>(out.row_begins.back()));
   for (const auto& source : sources_) source.dataset->release_pages();
+}
+
+void Loader::check_ids(const Row& row, const Place& place) const {
+  const int32_t largest =
+      std::max(*std::max_element(row.inputs.begin(), row.inputs.end()), *std::max_element(row.targets.begin(), row.targets.end()));
+  if (largest >= options_.vocab_size)
+    throw DataError("{} holds the token {}, but the model's vocabulary ends at {}: it was made with another tokenizer; tokenise it again",
+                    sources_[place.source].path, largest, options_.vocab_size - 1);
 }
 
 void Loader::read_ahead(int64_t first_sample, int64_t count) const {

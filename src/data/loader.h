@@ -27,6 +27,9 @@ struct Batch {
   std::vector<int32_t> pair_starts;       // index in the row of the first token of the pair of token s; -1 in padding
   std::vector<double> reference_margins;  // where a pair begins, the reference's log p(chosen) - log p(rejected); else NaN
   std::vector<int32_t> sources;           // [batch]: which of the loader's sources the row is of
+  // Of data.rows = "variable", else empty; [batch + 1]: where each row begins, and the end of all. Rows lie one behind another without
+  // padding, as one row of row_begins.back() tokens: so many does each vector have, and starts are places in it. seq is the most of a row.
+  std::vector<int64_t> row_begins;
 };
 
 enum class Split { train, validation };
@@ -161,6 +164,8 @@ class Loader {
   Source& open(const std::string& path, double weight, int64_t unit_tokens);
   SampleOrder order_of(const Source& source, const DataSource& described) const;
   Place place_of(int64_t sample) const;
+  void check_ids(const Row& row, const Place& place) const;
+  void resize(Batch& out, size_t tokens) const;
   const Stretch& stretch_at(int64_t sample) const;
   std::vector<int64_t> counts(int64_t samples) const;
   bool has_weights_of_settings(const Stretch& stretch) const;

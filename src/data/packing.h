@@ -1,5 +1,6 @@
 // How a slice of a token stream becomes rows of seq_len tokens. Every row can be made alone, in any order, by any thread.
 //
+// documents: a row is a document (data/document_rows.h).
 // pairs: pairs of answers, each whole in its row (data/pair_packing.h).
 // stream: row r is tokens [r·S, (r+1)·S) of the slice with the tokens after them as targets: documents lie back to back and
 //   are cut where a row ends. Nothing is padded; up to S tokens at the end of the slice are left over.
@@ -46,8 +47,8 @@ class Packing {
   virtual int64_t rows() const = 0;
   /// Rows of a unit, which follow one another; rows() is a multiple.
   virtual int64_t unit_rows() const = 0;
-  /// Fills the row `row` in [0, rows()).
-  virtual void fill(int64_t row, const Row& out) const = 0;
+  /// Fills the row `row` in [0, rows()). Returns how many tokens stand in it: what is behind them is padding.
+  virtual int64_t fill(int64_t row, const Row& out) const = 0;
   /// The tokens of the dataset that fill() reads for a row, in the order in which it does; neighbouring or overlapping ones are one.
   virtual std::vector<Slice> reads(int64_t row) const = 0;
   /// What stands in the row, in its order: runs of tokens of one document each. What is left of the row is padding.

@@ -46,7 +46,7 @@ class PairPacking : public Packing {
   int64_t rows() const override { return static_cast<int64_t>(row_ends_.size()); }
   int64_t unit_rows() const override { return 1; }
 
-  void fill(int64_t row, const Row& out) const override {
+  int64_t fill(int64_t row, const Row& out) const override {
     std::fill(out.reference_margins.begin(), out.reference_margins.end(), std::numeric_limits<double>::quiet_NaN());
     size_t at = 0;
     for (const int64_t pair : pairs_of(row)) {
@@ -59,6 +59,7 @@ class PairPacking : public Packing {
     std::fill(out.targets.begin() + behind, out.targets.end(), kIgnoredTarget);
     std::fill(out.document_starts.begin() + behind, out.document_starts.end(), static_cast<int32_t>(at));
     std::fill(out.pair_starts.begin() + behind, out.pair_starts.end(), -1);
+    return behind;
   }
 
   std::vector<Slice> reads(int64_t row) const override {

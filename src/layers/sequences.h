@@ -54,6 +54,8 @@ class Sequences {
   /// How rows whose tokens lie on several ranks are worked on; null where all of their tokens are here.
   const std::shared_ptr<const ContextSchedule>& context() const { return context_; }
   const TokenOrder& order() const { return order_; }
+  /// Rows count as rows of so many tokens, where rotation asks for that (LongRoPE). Before the first layer.
+  void count_rows_as(int64_t tokens) { row_tokens_ = tokens; }
   /// All tokens of a document see one another, as in an encoder. Before the first layer; not with a context or an offset.
   void see_both_ways() { sees_both_ways_ = true; }
   /// The last `count` tokens, drafts behind all others, see one another. Before the first layer; not with a context or documents.

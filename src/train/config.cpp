@@ -4,6 +4,7 @@
 #include "base/files.h"
 #include "data/loader.h"
 #include "layers/dtype.h"
+#include "train/variable_rows.h"
 
 namespace ingot::train {
 
@@ -253,6 +254,7 @@ void check(const RunConfig& c) {
   check_reproducible(c);
   check_preferences(c);
   check_parts_of_steps(c);
+  check_variable_rows(c);
   const auto check_batch = [&](int64_t batch, const std::string& where) {
     const int64_t micro = c.train.microbatch_size;
     if (micro > 0 && batch % micro != 0)

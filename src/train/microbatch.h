@@ -18,6 +18,10 @@ struct Microbatch {
   int64_t target_count = 0;        // or pairs
   std::vector<int32_t> sources{};  // [rows], where they are told apart
   at::Tensor row_targets{};        // int64 [rows], on the host: targets of this rank's tokens; the same
+  // Of variable rows, which are one row of tokens here; else 0 and empty.
+  std::vector<int64_t> row_begins{};   // as in data::Batch, where rows are told apart
+  int64_t most_of_row = 0;             // data.seq_len
+  std::vector<int64_t> part_begins{};  // of a rank's whole batch: the first token of each microbatch, and the end of all
 };
 
 }  // namespace ingot::train

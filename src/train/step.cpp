@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "kernels/differentiable.h"
 #include "train/loss_sum.h"
 #include "train/replica_check.h"
+#include "train/variable_rows.h"
 
 namespace ingot::train {
 namespace {
@@ -30,12 +32,19 @@ data::Batch idle_batch(int64_t tokens) {
           .document_starts = std::vector<int32_t>(n, 0)};
 }
 
+// As the model gets it: variable rows are one.
+std::array<int64_t, 2> shape_of(const data::Batch& batch) {
+  if (batch.row_begins.empty()) return {batch.batch, batch.seq};
+  return {1, batch.row_begins.back()};
+}
+
 // What the predictor number `further` (from 1) reads and predicts where the next token of every token is known: [batch, seq] each.
 std::pair<std::vector<int32_t>, std::vector<int32_t>> further_tokens(const data::Batch& batch, int64_t further) {
   std::vector<int32_t> ids(batch.inputs.size(), 0), targets(batch.inputs.size(), -100);
-  for (int64_t row = 0; row < batch.batch; ++row)
-    for (int64_t s = 0; s + further < batch.seq; ++s) {
-      const auto here = static_cast<size_t>(row * batch.seq + s), there = here + static_cast<size_t>(further);
+  const auto [rows, seq] = shape_of(batch);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t s = 0; s + further < seq; ++s) {
+      const auto here = static_cast<size_t>(row * seq + s), there = here + static_cast<size_t>(further);
       if (batch.document_starts[here] != batch.document_starts[there]) continue;
       ids[here] = batch.inputs[there];
       targets[here] = batch.targets[there];
@@ -88,7 +97,7 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
   const base::WorkScope scope("data", base::WorkKind::data);
   const auto& axis = model_.layout().sequence;
   const auto host = [&](const std::vector<int32_t>& values) {
-    return at::from_blob(const_cast<int32_t*>(values.data()), {batch.batch, batch.seq}, at::kInt);
+    return at::from_blob(const_cast<int32_t*>(values.data()), shape_of(batch), at::kInt);
   };
   const auto tensor = [&](const at::Tensor& values, at::ScalarType dtype) { return device::to_device(values.to(dtype), model_.device()); };
   const auto targets = axis.own_tokens(host(batch.targets));
@@ -103,7 +112,12 @@ TrainingStep::Tensors TrainingStep::on_device(const data::Batch& batch, bool tra
     if (model_.layout().stage.has_head())
       all.losses = at::zeros_like(all.targets, all.targets.options().dtype(model_.dtype() == at::kDouble ? at::kDouble : at::kFloat));
     all.sources = batch.sources;
-    all.row_targets = targets.ge(0).sum(at::IntArrayRef{1});
+    all.row_begins = batch.row_begins;
+    all.row_targets = sums_of_rows(targets.ge(0), batch.row_begins, at::kLong);
+  }
+  if (!batch.row_begins.empty()) {
+    all.most_of_row = batch.seq;
+    if (trains) all.part_begins = cut_into_parts(batch.row_begins, batch.seq);
   }
   if (!batch.pair_starts.empty()) {
     all.pairs = pairs_on_device(batch);
@@ -130,7 +144,7 @@ layers::PreferencePairs TrainingStep::pairs_on_device(const data::Batch& batch) 
     first.push_back(std::max(start, 0));
   }
   const auto there = [&](const auto& values, at::ScalarType dtype) {
-    return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())), {batch.batch, batch.seq}, dtype);
+    return at::from_blob(const_cast<void*>(static_cast<const void*>(values.data())), shape_of(batch), dtype);
   };
   const auto own = [&](const at::Tensor& values) {
     return device::to_device(model_.layout().sequence.own_tokens(values).clone(), model_.device());
@@ -204,9 +218,10 @@ void TrainingStep::collect_preferences(StepResult& result, int64_t pairs) const 
 }
 
 models::ForwardContext TrainingStep::context_for(const Tensors& t, models::Observer* observer) {
-  auto context = context_of(std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
-                                                                model_.layout().sequence.schedule()),
-                            observer);
+  const auto sequences = std::make_shared<layers::Sequences>(t.ids.size(0), t.ids.size(1), t.document_start, 0, model_.device(),
+                                                             model_.layout().sequence.schedule());
+  if (t.most_of_row > 0) sequences->count_rows_as(t.most_of_row);
+  auto context = context_of(sequences, observer);
   context.further = further_of(t);
   context.losses = t.losses;
   if (t.pairs.is_defined()) context.weigh = weigh_pairs(t.pairs, observer == &counter_);
@@ -273,6 +288,8 @@ void TrainingStep::collect_routing_losses(StepResult& result) const {
 }
 
 void TrainingStep::for_each_microbatch(const Tensors& all, const std::function<void(const Tensors&)>& visit) const {
+  for (size_t part = 0; part + 1 < all.part_begins.size(); ++part) visit(tokens_of(all, all.part_begins[part], all.part_begins[part + 1]));
+  if (!all.part_begins.empty()) return;
   const int64_t batch = all.ids.size(0), rows = microbatch_ > 0 ? microbatch_ : batch;
   for (int64_t from = 0; from < batch; from += rows) {
     const int64_t count = std::min(rows, batch - from);
@@ -308,7 +325,7 @@ void TrainingStep::tell_sources_apart(size_t sources) {
 std::vector<double> TrainingStep::own_losses_of_sources(const Tensors& all, double scale) const {
   std::vector<double> sums(all.row_targets.defined() ? 2 * sources_ : 0, 0);
   if (!all.losses.defined() || sums.empty()) return sums;
-  const auto losses = all.losses.sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kDouble).mul_(scale).cpu();
+  const auto losses = sums_of_rows(all.losses, all.row_begins, at::kDouble).mul_(scale).cpu();
   for (size_t row = 0; row < all.sources.size(); ++row) {
     const auto source = static_cast<size_t>(all.sources[row]);
     sums[source] += kernels::rounded(losses.const_data_ptr<double>()[row], kernels::kLossExponent);
@@ -322,6 +339,22 @@ int64_t TrainingStep::count_targets(const Tensors& own) const {
   const auto count = at::full({1}, own.target_count, at::kLong);
   replicas_.targets->all_reduce(count);
   return count.item<int64_t>();
+}
+
+int64_t TrainingStep::count_tokens(const data::Batch& own) const {
+  if (own.row_begins.empty()) return own.batch * own.seq * replicas_.data;
+  if (is_alone()) return own.row_begins.back();
+  const auto count = at::full({1}, own.row_begins.back(), at::kLong);
+  replicas_.targets->all_reduce(count);
+  return count.item<int64_t>();
+}
+
+// Ranks take part in one another's passes: each has as many as the one that needs the most. That is at most one for each row.
+std::vector<int64_t> TrainingStep::cut_into_parts(const std::vector<int64_t>& row_begins, int64_t most_of_row) const {
+  if (microbatch_ == 0) return {0, row_begins.back()};
+  const auto fewest = at::full({1}, static_cast<int64_t>(cut_rows(row_begins, microbatch_ * most_of_row).size()) - 1, at::kLong);
+  if (!is_alone()) replicas_.targets->all_reduce(fewest, comm::Reduction::max);
+  return cut_rows(row_begins, microbatch_ * most_of_row, fewest.item<int64_t>());
 }
 
 double TrainingStep::run_stages(const Tensors& all, double scale, bool forward_only) {
@@ -357,13 +390,12 @@ at::Tensor TrainingStep::run_pass(const Tensors& part, double scale, models::For
 double TrainingStep::forward_and_backward(const Tensors& all, double scale) {
   if (replicas_.stages) return run_stages(all, scale, false);
   auto* buckets = replicas_.buckets;
-  const int64_t rows = microbatch_ > 0 ? microbatch_ : all.ids.size(0);
+  const int64_t batch = all.ids.size(0), rows = microbatch_ > 0 ? microbatch_ : batch;
+  const int64_t parts = all.part_begins.empty() ? (batch + rows - 1) / rows : static_cast<int64_t>(all.part_begins.size()) - 1;
   int64_t begun = 0;
   LossSum sum;
   for_each_microbatch(all, [&](const Tensors& part) {
-    const bool is_first = begun == 0;
-    begun += rows;
-    const bool is_last = begun >= all.ids.size(0);
+    const bool is_first = begun == 0, is_last = ++begun == parts;
     if (buckets) buckets->begin_backward(is_last);  // the head's gradient is made in the forward pass
     if (graphs_ && !part.pairs.is_defined() && (!buckets || !(is_first || is_last))) {
       sum.add(graphs_->run(part, scale, [&](const Tensors& of_graph, const std::shared_ptr<layers::Sequences>& sequences) {
@@ -395,7 +427,8 @@ StepResult TrainingStep::run(const data::Batch& batch, double lr, ReplicaCheck* 
   if (preference_totals_.defined()) preference_totals_.zero_();
   if (routing_totals_) routing_totals_->clear();
   const int64_t copies = draft_loss_.defined() ? 2 : 1;
-  token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.batch * batch.seq * replicas_.data * copies));
+  result.tokens = count_tokens(batch);
+  token_share_ = 1.0 / static_cast<double>(std::max<int64_t>(1, result.tokens * copies));
   if (replicas_.buckets) replicas_.buckets->begin_step();
   finish(forward_and_backward(all, scale), scale, lr, &all, result, check);
   if (all.pairs.is_defined()) collect_preferences(result, targets);

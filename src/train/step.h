@@ -29,6 +29,7 @@ struct SourceLoss {
 };
 
 struct StepResult {
+  int64_t tokens = 0;                                 // of all ranks, those of padding included
   double loss = 0;                                    // mean over the batch's targets, nats, or over its pairs
   double grad_norm = 0;                               // before clipping
   bool skipped = false;                               // NaN or Inf, or not kept: nothing was updated
@@ -138,12 +139,15 @@ class TrainingStep {
   void update(double lr, double norm, StepResult& result);
   std::string first_nonfinite_activation(const Tensors& tensors);
   bool is_alone() const { return replicas_.targets == nullptr || replicas_.targets->size() == 1; }
+  /// Of variable rows: where its microbatches begin, as many on every rank.
+  std::vector<int64_t> cut_into_parts(const std::vector<int64_t>& row_begins, int64_t most_of_row) const;
   /// Over the ranks that have parts of it.
   std::vector<double> sum_of_losses(std::vector<double> values) const;
   /// Of each source: the scaled sum of this rank's losses, and its targets. Empty where sources are not told apart.
   std::vector<double> own_losses_of_sources(const Tensors& all, double scale) const;
   /// Of all ranks; `own`: this one's tokens of the batch.
   int64_t count_targets(const Tensors& own) const;
+  int64_t count_tokens(const data::Batch& own) const;
 
   models::Model& model_;
   optim::Optimizer& optimizer_;

@@ -76,6 +76,7 @@ std::string name_of(const TestLayout& l) {
   if (l.lora > 0) name += fmt::format("_lora{}", l.lora);
   if (l.pairs) name += "_pairs";
   if (l.qk_clip > 0) name += "_qk_clip";
+  if (l.variable) name += "_variable";
   if (l.encoder) name += "_encoder";
   if (l.draft > 0) name += fmt::format("_drafts{}", l.draft);
   if (l.longrope) name += "_longrope";
@@ -171,6 +172,20 @@ std::vector<TestLayout> fine_tuned_layouts() {
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 4, .family = "zaya1", .microbatch = 3, .draft = 4});
   all.push_back({.parallel = experts, .ranks = 2, .family = "qwen3_moe", .top_k = 2, .draft = 5, .balance = "batch"});
   all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .family = "gemma2", .microbatch = 2, .draft = 3});
+  P whole_tokens{.tensor = 2, .zero = 1};
+  whole_tokens.sequence_parallel = false;
+  for (const int64_t zero : {1, 3})
+    all.push_back({.parallel = P{.zero = zero},
+                   .ranks = 3,
+                   .recompute = zero == 3 ? models::Recompute::full : models::Recompute::none,
+                   .microbatch = 2,
+                   .window = 5,
+                   .mtp = 1,
+                   .variable = true});
+  all.push_back({.parallel = whole_tokens, .ranks = 4, .microbatch = 3, .pairs = true, .variable = true});
+  all.push_back({.parallel = P{.zero = 3}, .ranks = 3, .family = "linear_llama", .microbatch = 2, .seq = 24, .variable = true});
+  all.push_back({.parallel = experts, .ranks = 2, .family = "zaya1", .microbatch = 3, .seq = 24, .variable = true});
+  all.push_back({.parallel = experts, .ranks = 2, .family = "qwen3_moe", .top_k = 2, .variable = true, .balance = "batch"});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 2, .family = "gemma2", .draft = 4});
   return all;
 }

@@ -34,6 +34,7 @@ struct TestLayout {
   bool encoder = false;     // tokens see those behind them
   int64_t draft = 0;        // tokens that are drafted in one pass
   int64_t mtp = 0;          // predictors of further tokens
+  bool variable = false;    // rows of their own lengths
   bool longrope = false;    // rotation with factors of rows longer than the original context
   bool reproducible = false;
   std::string balance = {};  // whose tokens the balance loss looks at; empty = no losses of routers

@@ -384,7 +384,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   const auto start = Clock::now();
   groups_.world().ledger().set_step(step + 1);
   const int64_t sent_before = sent_bytes();
-  const int64_t batch_size = phase.batch_at(in_phase), tokens = batch_size * phase.data.seq_len;
+  const int64_t batch_size = phase.batch_at(in_phase);
   const auto [first, count] = own_share(phase.samples_before(in_phase) + progress_.passed_over, batch_size);
   const data::Batch batch = [&] {
     const base::WorkScope scope("data", base::WorkKind::data);
@@ -398,6 +398,7 @@ StepRecord Trainer::take_step(const Phase& phase) {
   auto* const check = check_every > 0 && (step + 1) % check_every == 0 ? parallel_->replica_check() : nullptr;
   const StepResult result = parallel_->step().run(batch, lr, check);
   const double step_ms = milliseconds_since(start);
+  const int64_t tokens = result.tokens;
   if (options_.watch) options_.watch->after_step();
   if (check) compare_replicas(*check, step + 1);
   smoothed_step_ms_ = smoothed_step_ms_ == 0 ? step_ms : 0.9 * smoothed_step_ms_ + 0.1 * step_ms;

@@ -1,7 +1,9 @@
 """Objectives beside the next token, as a user runs them: an encoder of hidden tokens, and a model converted to draft blocks of 16."""
 import json
 
-from harness import expect_error, ingot, metrics, run_chosen
+import random
+
+from harness import close, expect_error, ingot, launch, metrics, run_chosen
 
 
 def an_encoder_learns_hidden_tokens(w):
@@ -41,4 +43,29 @@ def a_model_is_converted_to_draft_and_says_the_same_in_fewer_passes(w):
     ingot("checkpoint", "export-hf", run, "-o", w.path / "converted", "--dtype", "fp32")
 
 
-run_chosen([an_encoder_learns_hidden_tokens, a_model_is_converted_to_draft_and_says_the_same_in_fewer_passes])
+def rows_of_their_own_lengths_follow_the_curve_of_padded_ones(w):
+    rng, words = random.Random(5), (w.path / "text.txt").read_text().split()
+    (w.path / "lines.txt").write_text("".join(" ".join(rng.choices(words, k=rng.randint(1, 25))) + "\n" for _ in range(600)))
+    ingot("data", "tokenize", w.path / "lines.txt", "--split", "line", "--tokenizer", w.path / "tokenizer", "-o", w.path / "tokens", "--overwrite")
+    settings = {"data.packing": "documents", "train.batch_size": 8, "train.steps": 10, "train.validation_every": 5, "checkpoint.every": 4,
+                "train.precision": "fp64"}
+    for family in ("zaya1", "llama"):
+        config = w.config(family, family=family, **settings)
+        train = lambda name, ranks, *more: launch(ranks, "train", config, "--no-forecast", "--run-dir", w.path / f"{family}-{name}", *more)
+        changed = lambda *changes: [word for change in ("data.rows=variable", *changes) for word in ("--set", change)]
+        train("fixed", 1)
+        train("variable", 1, *changed("train.microbatch_size=1"))
+        train("ranks", 2, *changed("train.microbatch_size=2", "parallel.zero=3"), "--stop-after", 6)
+        train("ranks", 1, *changed("train.microbatch_size=1"))  # goes on
+        fixed, *found = [metrics(w.path / f"{family}-{name}") for name in ("fixed", "variable", "ranks")]
+        tolerance = 1e-9 if family == "llama" else 1e-3  # the balance of experts counts padding, where there is some
+        for run in found:
+            assert [m["tokens"] for m in run] == [m["tokens"] for m in found[0]] and run[-1]["tokens"] < 0.8 * fixed[-1]["tokens"], (run[-1], fixed[-1])
+            close(*([(m["loss"],) for m in curve] for curve in (fixed, run)), tolerance)
+            close(*([(curve[at]["validation_loss"],) for at in (4, 9)] for curve in (fixed, run)), tolerance)
+        close(*([(m["loss"], m["grad_norm"]) for m in curve] for curve in found), 1e-9)
+    reproducible = [word for change in ("train.reproducible=true", "train.microbatch_size=1", "train.threads=1") for word in ("--set", change)]
+    expect_error("train", config, "--set", "data.rows=variable", *reproducible, "--run-dir", w.path / "no", status=2, words=["data.rows", "train.reproducible"])
+
+
+run_chosen([rows_of_their_own_lengths_follow_the_curve_of_padded_ones, an_encoder_learns_hidden_tokens, a_model_is_converted_to_draft_and_says_the_same_in_fewer_passes])

@@ -62,6 +62,7 @@ PackedPhase packed_phase(const Loader& loader, const DataConfig& config, const s
     source.samples = state.sources[s].samples;
     count_documents(loader.dataset(s), slice, config.seq_len, source);
     count_rows(loader.dataset(s), loader.packing(s), config.seq_len, most_rows, source);
+    if (config.rows == "variable") source.padding = 0;
   }
   return phase;
 }

@@ -30,7 +30,7 @@ ShownTokens shown_sample(const Loader& loader, const DataConfig& config, int64_t
       out.pieces.push_back({config.sources[origin.source].path, document, piece.begin - dataset.document_begin(document),
                             dataset.document_tokens(document), static_cast<size_t>(shown)});
   }
-  out.padding = config.seq_len - out.tokens;
+  out.padding = config.rows == "variable" ? 0 : config.seq_len - out.tokens;
   const auto batch = loader.batch(sample, 1);
   const auto count = static_cast<size_t>(std::min(most, out.tokens));
   out.ids.assign(batch.inputs.begin(), batch.inputs.begin() + static_cast<std::ptrdiff_t>(count));

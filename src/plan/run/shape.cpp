@@ -31,7 +31,9 @@ std::vector<int64_t> documents_of(const train::Phase& phase) {
   try {
     for (const auto& source : phase.data.sources)
       if (!data::has_index(source.path)) return {};
-    const data::Loader loader(phase.data, data::Split::train);
+    auto settings = phase.data;
+    settings.rows = "fixed";
+    const data::Loader loader(settings, data::Split::train);
     const auto batch = loader.batch(0, std::min(kRows, loader.samples()));
     for (int64_t row = 0; row < batch.batch; ++row) {
       const auto* starts = batch.document_starts.data() + row * batch.seq;
