@@ -62,6 +62,12 @@ void add_tokenize(Flags& flags) {
   verb.add_flag("--preferences", o.preferences,
                 "with --chat: lines are pairs of answers (\"prompt\", \"chosen\", \"rejected\"), for train.dpo_beta");
   verb.add_option("--template", o.chat_template, "with --chat: a chat template (Jinja) in place of the tokenizer's");
+  verb.add_option(
+          "--trim-to", o.trim_to,
+          "with --chat: conversations of more tokens lose thoughts until they fit, not prompts or answers; what does not fit without "
+          "is left out")
+      ->check(kPositive);
+  verb.add_option("--think-tags", o.think_tags, "with --trim-to: what opens and closes thoughts (<think> </think>)")->expected(2);
   verb.add_flag("--overwrite", o.overwrite, "replace a dataset, or unfinished pieces, of other inputs or settings");
   verb.add_option("--lease", o.lease_s, "seconds without a sign of life of another process until its piece is done anew")
       ->check(CLI::Range(1.0, 3600.0));

@@ -132,6 +132,8 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   if (chat_template) options.chat_template = &*chat_template;
   if (command.preferences && !command.chat) throw base::UsageError("--preferences goes with --chat");
   options.preferences = command.preferences;
+  if (command.think_tags.size() != 2) throw base::UsageError("--think-tags takes two texts, {} were given", command.think_tags.size());
+  options.trim = {command.trim_to, command.think_tags[0], command.think_tags[1]};
   base::ProgressBar bar("tokenising", 0, base::ProgressUnit::bytes);
   options.progress = [&](int64_t done_bytes, int64_t total_bytes) {
     bar.set_total(total_bytes);
@@ -143,6 +145,14 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
   if (result.bad_lines > 0) base::log_warning("{} malformed lines were left out, the first at {}", result.bad_lines, result.first_problem);
   if (result.invalid_utf8 > 0)
     base::log_warning("{} sequences that are not UTF-8 became U+FFFD, the first at {}", result.invalid_utf8, result.first_problem);
+  const auto& trim = result.trim;
+  if (trim.trimmed > 0)
+    base::log_info("{} conversations of more than {} tokens lost thoughts, {} tokens of them ({} of {} thoughts whole)", trim.trimmed,
+                   command.trim_to, trim.cut_tokens, trim.removed_thoughts, trim.thoughts);
+  if (trim.left_out > 0)
+    base::log_warning("{} conversations are left out ({} tokens): their prompts and answers alone have more than {} tokens", trim.left_out,
+                      trim.left_out_tokens, command.trim_to);
+  for (const auto& example : trim.examples) base::log_info("  {}", example);
   if (command.json) {
     print(out, {{"output", options.output.string()},
                 {"documents", result.documents},
@@ -151,6 +161,9 @@ int run_data_tokenize(const TokenizeCommand& command, std::ostream& out) {
                 {"input_bytes", result.input_bytes},
                 {"learned_tokens", result.learned},
                 {"empty_documents", result.empty_documents},
+                {"trimmed", trim.trimmed},
+                {"trimmed_tokens", trim.cut_tokens},
+                {"left_out", trim.left_out},
                 {"bad_lines", result.bad_lines},
                 {"invalid_utf8", result.invalid_utf8},
                 {"pieces", result.pieces},

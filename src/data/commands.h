@@ -39,16 +39,18 @@ int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream&
 
 struct TokenizeCommand {
   TextFlags text;
-  std::string tokenizer;      // --tokenizer PATH
-  std::string output;         // -o, --output PREFIX
-  int threads = 0;            // --threads N, 0 = one per core
-  bool no_eos = false;        // --no-eos
-  bool bos = false;           // --bos
-  bool chat = false;          // --chat: conversations, of which the answers are learned
-  bool preferences = false;   // --preferences: of pairs of answers
-  std::string chat_template;  // --template FILE, in place of the tokenizer's
-  bool overwrite = false;     // --overwrite: what is there of other inputs or settings
-  double lease_s = 60;        // --lease S: without a sign of life of another process until its piece is done anew
+  std::string tokenizer;                                       // --tokenizer PATH
+  std::string output;                                          // -o, --output PREFIX
+  int threads = 0;                                             // --threads N, 0 = one per core
+  bool no_eos = false;                                         // --no-eos
+  bool bos = false;                                            // --bos
+  bool chat = false;                                           // --chat: conversations, of which the answers are learned
+  bool preferences = false;                                    // --preferences: of pairs of answers
+  std::string chat_template;                                   // --template FILE, in place of the tokenizer's
+  int64_t trim_to = 0;                                         // --trim-to N: conversations of more tokens lose thoughts
+  std::vector<std::string> think_tags{"<think>", "</think>"};  // --think-tags
+  bool overwrite = false;                                      // --overwrite: what is there of other inputs or settings
+  double lease_s = 60;  // --lease S: without a sign of life of another process until its piece is done anew
   int64_t piece_bytes = int64_t{256} << 20;
   bool json = false;  // --json
 };

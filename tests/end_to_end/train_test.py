@@ -132,6 +132,15 @@ def conversations_are_learned_by_their_answers(w):
     (w.path / "chat.jinja").write_text("{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}")
     out, _ = ingot("data", "tokenize", w.path / "chat.jsonl", "--chat", "--template", w.path / "chat.jinja", "--tokenizer", w.path / "tokenizer", "-o", w.path / "chat")
     assert "are answers" in out, out
+    thought = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "<think>" + " ".join(words[:90]) + "</think>Anna."}]}
+    (w.path / "thought.jsonl").write_text(json.dumps(thought) + "\n" + json.dumps(thought).replace("</think>", "") + "\n")
+    trim = ("data", "tokenize", w.path / "thought.jsonl", "--chat", "--template", w.path / "chat.jinja", "--tokenizer", w.path / "tokenizer", "-o", w.path / "thought")
+    out, err = ingot(*trim, "--trim-to", 60, "--json")
+    made = json.loads(out)
+    assert (made["documents"], made["tokens"], made["trimmed"], made["left_out"]) == (1, 60, 1, 1) and "thought.jsonl:2" in err, (out, err)
+    shown, _ = ingot("data", "inspect", w.path / "thought", "--tokenizer", w.path / "tokenizer")
+    assert "</think>Anna." in shown, shown
+    expect_error(*trim, "--trim-to", 60, "--overwrite", "--think-tags", "x", "x", status=2, words=["--think-tags"])
     final = {}
     for packing in ("best_fit", "stream"):
         config = w.config(f"chat-{packing}", family="llama", **{"data.packing": packing, "train.steps": 60, "optimizer.lr": 0.02, "checkpoint.every": 0})

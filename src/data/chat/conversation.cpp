@@ -53,8 +53,9 @@ Json take_messages(Json& line, const char* name, const char* role_of_text) {
   return value;
 }
 
-EncodedConversation encode(const Json& messages, const Json& others, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  const auto parts = chat_template.parts_of(messages, others);
+}  // namespace
+
+EncodedConversation encode_parts(const std::vector<ChatTemplate::Part>& parts, const Tokenizer& tokenizer) {
   std::string whole;
   for (const auto& part : parts) whole += part.text;
   EncodedConversation encoded{.ids = tokenizer.encode(whole), .runs = {}};
@@ -78,12 +79,14 @@ EncodedConversation encode(const Json& messages, const Json& others, const ChatT
   return encoded;
 }
 
-}  // namespace
-
-EncodedConversation encode_conversation(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+std::vector<ChatTemplate::Part> conversation_parts(std::string_view text, const ChatTemplate& chat_template) {
   auto line = parse_line(text);
   const auto messages = messages_of(line);
-  return encode(messages, line, chat_template, tokenizer);
+  return chat_template.parts_of(messages, line);
+}
+
+EncodedConversation encode_conversation(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  return encode_parts(conversation_parts(text, chat_template), tokenizer);
 }
 
 std::array<EncodedConversation, 2> encode_preference(std::string_view text, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
@@ -99,7 +102,8 @@ std::array<EncodedConversation, 2> encode_preference(std::string_view text, cons
     return messages;
   };
   const auto chosen = whole("chosen"), rejected = whole("rejected");
-  std::array pair{encode(chosen, line, chat_template, tokenizer), encode(rejected, line, chat_template, tokenizer)};
+  std::array pair{encode_parts(chat_template.parts_of(chosen, line), tokenizer),
+                  encode_parts(chat_template.parts_of(rejected, line), tokenizer)};
   if (pair[0].ids.empty() || pair[1].ids.empty()) throw DataError("the template makes nothing of an answer");
   return pair;
 }

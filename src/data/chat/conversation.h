@@ -20,8 +20,12 @@ struct EncodedConversation {
   std::vector<Run> runs;  // that make up the ids
 };
 
+/// A token across the border of an answer is learned.
+EncodedConversation encode_parts(const std::vector<ChatTemplate::Part>& parts, const Tokenizer& tokenizer);
+
 /// `line`: {"messages": [{"role": …, "content": …}, …]}, or ShareGPT's {"conversations": [{"from": "human", "value": …}, …]}; what else it
-/// has, the template may read. A token across the border of an answer is learned. Throws DataError that says what is wrong with the line.
+/// has, the template may read. Throws DataError that says what is wrong with the line.
+std::vector<ChatTemplate::Part> conversation_parts(std::string_view line, const ChatTemplate& chat_template);
 EncodedConversation encode_conversation(std::string_view line, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 /// A pair of answers to one prompt, the chosen one first. `line`, as TRL has it: {"prompt": …, "chosen": …, "rejected": …}, each a list of

@@ -17,6 +17,7 @@ struct EncodedBlock {
   std::vector<int32_t> tokens;
   std::vector<Part> parts;
   ParsedBlock counts;  // its parts are empty
+  TrimCounts trim;
 };
 
 /// Any thread. Throws DataError that names the place of what cannot be read.

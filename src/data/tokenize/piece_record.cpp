@@ -12,14 +12,33 @@ void add(const TokenizeResult& piece, TokenizeResult& total) {
   total.learned += piece.learned;
   total.bad_lines += piece.bad_lines;
   total.invalid_utf8 += piece.invalid_utf8;
+  total.trim.add(piece.trim);
   if (total.first_problem.empty()) total.first_problem = piece.first_problem;
 }
 
+namespace {
+
+Json to_json(const TrimCounts& counts) {
+  return {{"trimmed", counts.trimmed},       {"left_out", counts.left_out},
+          {"cut_tokens", counts.cut_tokens}, {"left_out_tokens", counts.left_out_tokens},
+          {"thoughts", counts.thoughts},     {"removed_thoughts", counts.removed_thoughts},
+          {"examples", counts.examples}};
+}
+
+TrimCounts trim_of(const Json& json) {
+  return {json.at("trimmed"),  json.at("left_out"),         json.at("cut_tokens"), json.at("left_out_tokens"),
+          json.at("thoughts"), json.at("removed_thoughts"), json.at("examples")};
+}
+
+}  // namespace
+
 Json to_json(const TokenizeResult& counts) {
-  return {{"documents", counts.documents},       {"tokens", counts.tokens},
-          {"text_bytes", counts.input_bytes},    {"empty_documents", counts.empty_documents},
-          {"learned_tokens", counts.learned},    {"bad_lines", counts.bad_lines},
-          {"invalid_utf8", counts.invalid_utf8}, {"first_problem", counts.first_problem}};
+  Json json = {{"documents", counts.documents},       {"tokens", counts.tokens},
+               {"text_bytes", counts.input_bytes},    {"empty_documents", counts.empty_documents},
+               {"learned_tokens", counts.learned},    {"bad_lines", counts.bad_lines},
+               {"invalid_utf8", counts.invalid_utf8}, {"first_problem", counts.first_problem}};
+  if (counts.trim.trimmed + counts.trim.left_out > 0) json["trim"] = to_json(counts.trim);
+  return json;
 }
 
 Json to_json(const PieceRecord& record) {
@@ -43,6 +62,7 @@ std::optional<TokenizeResult> counts_of(const Json& json) {
     counts.bad_lines = json.at("bad_lines");
     counts.invalid_utf8 = json.at("invalid_utf8");
     counts.first_problem = json.at("first_problem");
+    if (json.contains("trim")) counts.trim = trim_of(json.at("trim"));
     return counts;
   } catch (const Json::exception&) {
     return std::nullopt;

@@ -22,18 +22,23 @@ const char* name_of(DocumentSplit split) {
 }
 
 Json settings_of(const TokenizeOptions& options, TokenType type) {
-  return {{"format", name_of(options.text.format)},
-          {"split", name_of(options.text.split)},
-          {"field", options.text.field},
-          {"skip_bad", options.text.skip_bad},
-          {"strict_utf8", options.text.strict_utf8},
-          {"eos", options.append_eos},
-          {"bos", options.prepend_bos},
-          {"chat_template", options.chat_template ? hash_of(options.chat_template->source()) : ""},
-          {"preferences", options.preferences},
-          {"dtype", name_of(type)},
-          {"block_bytes", options.text.block_bytes},
-          {"piece_bytes", options.piece_bytes}};
+  Json settings = {{"format", name_of(options.text.format)},
+                   {"split", name_of(options.text.split)},
+                   {"field", options.text.field},
+                   {"skip_bad", options.text.skip_bad},
+                   {"strict_utf8", options.text.strict_utf8},
+                   {"eos", options.append_eos},
+                   {"bos", options.prepend_bos},
+                   {"chat_template", options.chat_template ? hash_of(options.chat_template->source()) : ""},
+                   {"preferences", options.preferences},
+                   {"dtype", name_of(type)},
+                   {"block_bytes", options.text.block_bytes},
+                   {"piece_bytes", options.piece_bytes}};
+  if (options.trim.most_tokens > 0) {
+    settings["trim_to"] = options.trim.most_tokens;
+    settings["think_tags"] = {options.trim.open, options.trim.close};
+  }
+  return settings;
 }
 
 Json made_from(const TokenizePlan& plan, const Tokenizer& tokenizer, const TokenizeOptions& options) {
@@ -141,9 +146,11 @@ std::string difference(const Json& before, const Json& now) {
   if (before == now) return "";
   try {
     if (auto inputs = difference_of_inputs(before.at("inputs"), now.at("inputs")); !inputs.empty()) return inputs;
-    for (const auto& [name, value] : now.at("settings").items())
-      if (const auto& was = before.at("settings").at(name); was != value)
-        return fmt::format("'{}' was {}, now it is {}", name, was.dump(), value.dump());
+    for (const auto* names : {&now.at("settings"), &before.at("settings")})
+      for (const auto& [name, unused] : names->items()) {
+        const auto was = before.at("settings").value(name, Json()), is = now.at("settings").value(name, Json());
+        if (was != is) return fmt::format("'{}' was {}, now it is {}", name, was.dump(), is.dump());
+      }
     return before.at("ingot") != now.at("ingot") ? "it was made by another version of ingot" : "the tokenizer is another one";
   } catch (const Json::exception&) {
     return "it does not say of what it was made";

@@ -115,6 +115,7 @@ class PieceWriter {
     counts_.input_bytes += block.counts.bytes;
     counts_.bad_lines += block.counts.bad_lines;
     counts_.invalid_utf8 += block.counts.invalid_utf8;
+    counts_.trim.add(block.trim);
     if (counts_.first_problem.empty()) counts_.first_problem = block.counts.first_problem;
     read_bytes_ += block.counts.read_bytes;
   }
@@ -161,6 +162,10 @@ TokenizeOptions checked(const Tokenizer& tokenizer, TokenizeOptions options) {
     options.text.format = TextFormat::jsonl;
     options.text.whole_lines = true;
   }
+  if (options.trim.most_tokens != 0 && (!options.chat_template || options.preferences || options.trim.most_tokens < 2))
+    throw base::UsageError("--trim-to {}: it goes with --chat, not with --preferences, and is at least 2", options.trim.most_tokens);
+  if (options.trim.open.empty() || options.trim.close.empty() || options.trim.open == options.trim.close)
+    throw base::UsageError("--think-tags are two different texts, not '{}' and '{}'", options.trim.open, options.trim.close);
   if (options.append_eos && tokenizer.special().eos < 0)
     throw DataError(
         "{} has no end-of-sequence token to put after each document: name one in tokenizer_config.json or leave it out with --no-eos",
@@ -253,6 +258,14 @@ class Run {
 };
 
 }  // namespace
+
+void TrimCounts::add(const TrimCounts& later) {
+  trimmed += later.trimmed, left_out += later.left_out;
+  cut_tokens += later.cut_tokens, left_out_tokens += later.left_out_tokens;
+  thoughts += later.thoughts, removed_thoughts += later.removed_thoughts;
+  for (const auto& example : later.examples)
+    if (examples.size() < kExamples) examples.push_back(example);
+}
 
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given) {
   const auto options = checked(tokenizer, given);

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "data/chat/chat_template.h"
+#include "data/chat/trim.h"
 #include "data/indexed_dataset.h"
 #include "data/text_reader.h"
 #include "data/tokenizer.h"
@@ -25,12 +26,24 @@ struct TokenizeOptions {
   /// Not null: inputs are conversations (data/chat/conversation.h), which become what this template makes of them, without eos or bos of
   /// their own, and only their answers are learned. Must outlive the call.
   const chat::ChatTemplate* chat_template = nullptr;
+  chat::TrimOptions trim;    // with chat_template, of conversations
   bool preferences = false;  // with chat_template: lines are pairs of answers, which become two documents each, the chosen one first
   bool overwrite = false;    // what is there of other inputs or settings
   int64_t piece_bytes = int64_t{256} << 20;
   double lease_s = 60;  // without a sign of life of another process until what it was at is done anew
   /// Called on the calling thread with the bytes of input done so far, by all processes, and their total (0 when it is not known).
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;
+};
+
+/// What TokenizeOptions::trim did to conversations that are too long.
+struct TrimCounts {
+  int64_t trimmed = 0, left_out = 0;            // conversations
+  int64_t cut_tokens = 0, left_out_tokens = 0;  // taken out of the trimmed ones; of those left out
+  int64_t thoughts = 0, removed_thoughts = 0;   // of the trimmed ones; removed whole
+  std::vector<std::string> examples;            // "file:line: …" of the first ones
+
+  void add(const TrimCounts& later);
+  static constexpr size_t kExamples = 5;
 };
 
 struct TokenizeResult {
@@ -40,7 +53,8 @@ struct TokenizeResult {
   int64_t learned = 0;          // tokens of answers, of conversations
   int64_t bad_lines = 0;        // skipped
   int64_t invalid_utf8 = 0;     // sequences replaced by U+FFFD
-  std::string first_problem;    // "file:line: reason" of the first bad line or replacement
+  TrimCounts trim;
+  std::string first_problem;  // "file:line: reason" of the first bad line or replacement
   TokenType token_type = TokenType::int32;
   int64_t pieces = 0, own_pieces = 0;  // own: done by this call; the others were there, or came from other processes
   bool was_there = false;              // of the same inputs and settings: nothing was done

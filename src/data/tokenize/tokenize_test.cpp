@@ -1,5 +1,7 @@
 #include "data/tokenize/tokenize.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/random.h"
 #include "data/test_support.h"
 #include "data/tokenize/byte_tokenizer.h"
@@ -151,6 +153,67 @@ TEST_F(Tokenize, progress_ends_at_the_size_of_the_input) {
   run();
   EXPECT_EQ(last, static_cast<int64_t>(fs::file_size(folder / "p.txt")));
   EXPECT_EQ(total, last);
+}
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+std::string conversation(const std::string& question, const std::string& answer) {
+  return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" + answer + "\"}]}\n";
+}
+
+TEST_F(Tokenize, conversations_that_are_too_long_lose_thoughts_and_are_counted_however_they_are_cut_into_pieces) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += conversation(
+        "q", i % 4 == 3 ? std::string(80, 'x') : "<think>" + std::string(static_cast<size_t>(10 * (i % 4) + 1), 't') + "</think>a");
+  input("chats.jsonl", lines);
+  const chat::ChatTemplate chat_template(kTemplate, nlohmann::ordered_json::object());
+  options.chat_template = &chat_template;
+  options.trim.most_tokens = 47;  // as many as one with a thought of 11 has
+  std::string text;
+  for (const int threads : {1, 4}) {
+    for (const int64_t piece_bytes : {int64_t{1} << 20, int64_t{700}}) {
+      options.threads = threads;
+      options.piece_bytes = piece_bytes;
+      const auto result = run();
+      EXPECT_EQ(result.documents, 30);
+      EXPECT_EQ(result.trim.trimmed, 10);
+      EXPECT_EQ(result.trim.cut_tokens, 100);
+      EXPECT_EQ(result.trim.thoughts, 10);
+      EXPECT_EQ(result.trim.removed_thoughts, 0);
+      EXPECT_EQ(result.trim.left_out, 10);
+      EXPECT_EQ(result.trim.left_out_tokens, 10 * 100);
+      ASSERT_EQ(result.trim.examples.size(), 5U);
+      EXPECT_THAT(result.trim.examples[0], ::testing::HasSubstr("chats.jsonl:3: 57 tokens, 47 left"));
+      EXPECT_THAT(result.trim.examples[1], ::testing::HasSubstr("chats.jsonl:4: 100 tokens, left out"));
+      const auto found = tokens_as_text(folder / "out");
+      EXPECT_TRUE(text.empty() || text == found);
+      text = found;
+      options.output = folder / "out";
+      options.overwrite = false;
+      const auto again = tokenize(ByteTokenizer(folder.write("tokenizer", "bytes")), options);
+      EXPECT_TRUE(again.was_there);
+      EXPECT_EQ(again.trim.examples, result.trim.examples) << "of the manifest";
+    }
+  }
+  const IndexedDataset dataset(folder / "out");
+  EXPECT_TRUE(dataset.has_mask());
+  for (int64_t document = 0; document < dataset.documents(); ++document) EXPECT_LE(dataset.document_tokens(document), 47);
+  // Another budget is another dataset.
+  options.trim.most_tokens = 0;
+  expect_error<base::UsageError>([&] { tokenize(ByteTokenizer(folder.write("tokenizer", "bytes")), options); },
+                                 {"'trim_to' was 47, now it is null"});
+}
+
+TEST_F(Tokenize, trimming_is_of_conversations) {
+  input("a.txt", "text");
+  options.trim.most_tokens = 10;
+  expect_error<base::UsageError>([&] { run(); }, {"--trim-to 10: it goes with --chat"});
+  const chat::ChatTemplate chat_template(kTemplate, nlohmann::ordered_json::object());
+  options.chat_template = &chat_template;
+  options.trim.close = options.trim.open;
+  expect_error<base::UsageError>([&] { run(); }, {"--think-tags are two different texts"});
 }
 
 TEST(Utf8, every_code_point_round_trips_and_every_prefix_is_known_to_be_incomplete) {
