@@ -107,6 +107,45 @@ TEST_F(FuzzFiles, counts_of_an_index_may_claim_anything) {
   EXPECT_LT(peak_bytes() - before, int64_t{64} << 20);
 }
 
+// Opening checks the ends of the index alone: rows made through whatever stands between them are those of an error, or lie in the data.
+TEST_F(FuzzFiles, rows_of_a_damaged_index_stay_inside_the_data) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 24; ++i) lengths.push_back(i * 7 % 23 + i % 2);
+  counting_dataset(folder, "d", lengths);
+  write_reference_scores(IndexedDataset(folder / "d"), std::vector<double>(lengths.size(), -1));
+  const auto valid = content_of(folder / "d.idx");
+  int refused = 0;
+  for (const char* packing : {"stream", "best_fit", "pairs"}) {
+    DataConfig config;
+    config.sources = {{(folder / "d").string(), 1}};
+    config.seq_len = 48;
+    config.packing = packing;
+    const auto use = naming((folder / "d").string(), [&](const std::string& bytes) {
+      folder.write("d.idx", bytes);
+      try {
+        const Loader loader(config, Split::train, {.vocab_size = 4096});
+        loader.batch(0, std::min<int64_t>(loader.samples(), 16));
+        for (int64_t sample = 0; sample < std::min<int64_t>(loader.samples(), 16); ++sample) loader.reads(sample), loader.origin(sample);
+      } catch (const base::DataError&) {
+        ++refused;
+        throw;
+      }
+    });
+    EXPECT_GT(survivors(valid, 100, 31, use), 0) << packing;
+    for (size_t at = 34; at < valid.size(); at += 4) {  // entries that point far ahead, back, and outside
+      for (const int32_t claim : {-1, 23}) {
+        auto lie = valid;
+        std::memcpy(lie.data() + at, &claim, sizeof claim);
+        try {
+          use(lie);
+        } catch (const base::Error&) {
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 150);
+}
+
 TEST_F(FuzzFiles, reference_scores_are_those_of_the_documents_or_refused) {
   const IndexedDataset dataset(counting_dataset(folder, "d", {3, 5, 7}));
   write_reference_scores(dataset, std::vector<double>{-1.5, -2, -3});

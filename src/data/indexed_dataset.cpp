@@ -23,6 +23,12 @@ DataError broken(const fs::path& prefix, fmt::format_string<Args...> what, Args&
                    fmt::format(what, std::forward<Args>(args)...));
 }
 
+// The same of the entry at this byte of the index.
+template <class... Args>
+DataError broken_at(const fs::path& prefix, int64_t offset, fmt::format_string<Args...> what, Args&&... args) {
+  return broken(prefix, "byte {}: {}", offset, fmt::format(what, std::forward<Args>(args)...));
+}
+
 // Widens stored ids; false when one is negative or beyond int32.
 template <class Stored>
 bool widen(const std::byte* from, std::span<int32_t> out) {
@@ -145,7 +151,7 @@ IndexedDataset::IndexedDataset(const fs::path& path, const CacheOptions& cache)
   pointers_ = lengths_ + 4 * sequences_;
   doc_index_ = pointers_ + 8 * sequences_;
   tokens_ = tokens_bytes() / data::size_bytes(type_);
-  check_index();
+  check_ends();
   const auto mask = prefix_.string() + ".mask";
   std::error_code none;
   if (is_url(mask) ? !remote_files().is_there(mask) : !fs::exists(mask, none)) return;
@@ -162,47 +168,94 @@ bool IndexedDataset::is_learned(int64_t position) const {
   return (byte >> (position % 8) & 1) != 0;
 }
 
-void IndexedDataset::check_index() const {
-  const int64_t width = data::size_bytes(type_);
-  int64_t expected = 0;  // sequences lie back to back, as every known writer leaves them
-  for (int64_t s = 0; s < sequences_; ++s) {
-    const auto length = load<int32_t>(lengths_, s);
-    const auto pointer = load<int64_t>(pointers_, s);
-    if (length < 0) throw broken(prefix_, "sequence {} has length {}", s, length);
-    if (pointer != expected) throw broken(prefix_, "sequence {} begins at byte {} where {} was due", s, pointer, expected);
-    expected += length * width;
-    if (expected > tokens_bytes()) break;  // also keeps the sum from overflowing
-  }
-  if (expected != tokens_bytes())
-    throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}{3}: the two files do not belong together or one is cut short",
-                    prefix_.string(), tokens_bytes(), expected, expected > tokens_bytes() ? " or more" : "");
-  int64_t previous = 0;
-  for (int64_t d = 0; d <= documents_; ++d) {
-    const auto entry = load<int64_t>(doc_index_, d);
-    if (entry < previous || entry > sequences_ || (d == 0 && entry != 0))
-      throw broken(prefix_, "document {} begins at sequence {}", d, entry);
-    previous = entry;
-  }
-  if (previous != sequences_) throw broken(prefix_, "the documents end at sequence {} of {}", previous, sequences_);
+// Where the bytes of the tokens of a sequence begin, as they must in this file whatever the other entries say.
+int64_t IndexedDataset::sequence_begin_byte(int64_t sequence) const {
+  const auto pointer = load<int64_t>(pointers_, sequence);
+  if (pointer < 0 || pointer > tokens_bytes() || pointer % data::size_bytes(type_) != 0 || (sequence == 0 && pointer != 0))
+    throw broken_at(prefix_, offset_of(pointers_ + 8 * sequence), "sequence {} begins at byte {} of {}, in tokens of {}", sequence, pointer,
+                    tokens_bytes(), data::size_bytes(type_));
+  return pointer;
+}
+
+int64_t IndexedDataset::sequence_end_byte(int64_t sequence) const {
+  const auto length = load<int32_t>(lengths_, sequence);
+  if (length < 0) throw broken_at(prefix_, offset_of(lengths_ + 4 * sequence), "sequence {} has length {}", sequence, length);
+  return sequence_begin_byte(sequence) + length * data::size_bytes(type_);
+}
+
+int64_t IndexedDataset::first_sequence(int64_t document) const {
+  const auto entry = load<int64_t>(doc_index_, document);
+  if (entry < 0 || entry > sequences_ || (document == 0 && entry != 0))
+    throw broken_at(prefix_, offset_of(doc_index_ + 8 * document), "document {} begins at sequence {} of {}", document, entry, sequences_);
+  return entry;
+}
+
+void IndexedDataset::check_ends() const {
+  first_sequence(0);
+  if (const auto last = load<int64_t>(doc_index_, documents_); last != sequences_)
+    throw broken_at(prefix_, offset_of(doc_index_ + 8 * documents_), "the documents end at sequence {} of {}", last, sequences_);
+  if (sequences_ > 0) sequence_begin_byte(0);
+  const int64_t described = sequences_ == 0 ? 0 : sequence_end_byte(sequences_ - 1);
+  if (described != tokens_bytes())
+    throw DataError("{0}.bin has {1} bytes, but {0}.idx describes {2}: the two files do not belong together or one is cut short",
+                    prefix_.string(), tokens_bytes(), described);
+}
+
+void IndexedDataset::check_whole_index() const {
+  constexpr int64_t kReleasedEntries = int64_t{1} << 20;
+  const auto release_after = [&](int64_t entry) {
+    if (entry % kReleasedEntries == kReleasedEntries - 1) index_.release_pages();
+  };
+  for (int64_t s = 0; s < sequences_; ++s) sequence_begin(s), release_after(s);
+  for (int64_t d = 0; d <= documents_; ++d) document_begin(d), release_after(d);
 }
 
 int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
   if (sequence < 0 || sequence > sequences_) throw DataError("{}: there is no sequence {} of {}", prefix_.string(), sequence, sequences_);
-  return sequence == sequences_ ? tokens_ : load<int64_t>(pointers_, sequence) / data::size_bytes(type_);
+  if (sequence == sequences_) return tokens_;
+  const int64_t begin = sequence_begin_byte(sequence);
+  // Sequences lie back to back, as every known writer leaves them.
+  if (sequence > 0 && sequence_end_byte(sequence - 1) != begin)
+    throw broken_at(prefix_, offset_of(pointers_ + 8 * sequence), "sequence {} begins at byte {} where {} was due", sequence, begin,
+                    sequence_end_byte(sequence - 1));
+  return begin / data::size_bytes(type_);
 }
 
 int64_t IndexedDataset::document_begin(int64_t document) const {
   if (document < 0 || document > documents_) throw DataError("{}: there is no document {} of {}", prefix_.string(), document, documents_);
-  return sequence_begin(load<int64_t>(doc_index_, document));
+  const int64_t sequence = first_sequence(document), begin = sequence_begin(sequence);
+  const int64_t previous = document == 0 ? 0 : first_sequence(document - 1);
+  const int64_t previous_byte = previous == sequences_ ? tokens_bytes() : sequence_begin_byte(previous);
+  if (sequence < previous || begin < previous_byte / data::size_bytes(type_))
+    throw broken_at(prefix_, offset_of(doc_index_ + 8 * document), "document {} begins at sequence {}, before document {} at sequence {}",
+                    document, sequence, document - 1, previous);
+  return begin;
 }
 
 int64_t IndexedDataset::document_at(int64_t position) const {
   if (position < 0 || position >= tokens_) throw DataError("{}: there is no token {} of {}", prefix_.string(), position, tokens_);
-  int64_t low = 0, high = documents_;  // the last document that begins at or before `position`
+  // Without a look at the neighbours, each in pages of its own.
+  const auto is_behind = [&](int64_t document) {
+    const int64_t sequence = document == documents_ ? sequences_ : first_sequence(document);
+    return position < (sequence == sequences_ ? tokens_ : sequence_begin_byte(sequence) / data::size_bytes(type_));
+  };
+  // The last document that begins at or before `position`: from where it would be if all were of one length, in growing steps, then by
+  // halves. In a large index that touches a few pages where halves alone touch two for each.
+  const auto guess = static_cast<int64_t>(static_cast<__int128>(position) * documents_ / tokens_);
+  int64_t low = 0, high = documents_, step = 64;
+  if (is_behind(guess)) {
+    for (high = guess; high - step > 0 && is_behind(high - step); step *= 4) high -= step;
+    low = std::max<int64_t>(0, high - step);
+  } else {
+    for (low = guess; low + step < documents_ && !is_behind(low + step); step *= 4) low += step;
+    high = std::min(documents_, low + step);
+  }
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    (document_begin(middle) <= position ? low : high) = middle;
+    (is_behind(middle) ? high : low) = middle;
   }
+  if (document_begin(low) > position || document_begin(low + 1) <= position)
+    throw broken_at(prefix_, offset_of(doc_index_ + 8 * low), "documents around {} do not lie in the order of their tokens", low);
   return low;
 }
 

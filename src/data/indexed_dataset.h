@@ -2,9 +2,10 @@
 // begins and which sequences form a document (docs/data-formats.md, byte by byte). Seen from here a dataset is one stream
 // of tokens cut into documents.
 //
-// An IndexedDataset maps both files and checks every number of the index when it opens, so that reads need only their own
-// bounds; it may be read by any number of threads. Of files with a URL the index is copied first, and tokens are read in blocks
-// (remote/block_cache.h). A writer belongs to one thread.
+// An IndexedDataset maps both files. Opening costs the same for any number of documents: it checks the header, the sizes, and the first and
+// the last entry; every other entry of the index is checked when it is used, and all of them by check_whole_index(). It may be read by any
+// number of threads. Of files with a URL the index is copied first, and tokens are read in blocks (remote/block_cache.h). A writer belongs
+// to one thread.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +55,14 @@ class IndexedDataset {
   int64_t sequences() const { return sequences_; }
   int64_t documents() const { return documents_; }
 
-  /// Position in the token stream at which a sequence begins; `sequence` may be sequences(), the end of the stream.
+  /// Throws the DataError of the first entry of the index that contradicts the others. O(sequences + documents).
+  void check_whole_index() const;
+
+  /// Position in the token stream at which a sequence begins; `sequence` may be sequences(), the end of the stream. Throws DataError where
+  /// the index does not let it begin at the end of the one before.
   int64_t sequence_begin(int64_t sequence) const;
-  /// Position at which a document begins; `document` may be documents(). Empty documents begin where the next one does.
+  /// Position at which a document begins; `document` may be documents(). Empty documents begin where the next one does. Never before the
+  /// document in front of it: where the index says so, DataError.
   int64_t document_begin(int64_t document) const;
   int64_t document_tokens(int64_t document) const { return document_begin(document + 1) - document_begin(document); }
   /// The document that holds the token at `position` in [0, tokens()). O(log documents).
@@ -71,14 +77,19 @@ class IndexedDataset {
   bool is_remote() const { return remote_tokens_ != nullptr; }
   bool has_mask() const { return mask_.has_value(); }
   bool is_learned(int64_t position) const;
-  /// What was read of the .bin no longer counts as this process's memory, which would grow with the data otherwise.
+  /// What was read of the files no longer counts as this process's memory, which would grow with the data otherwise.
   void release_pages() const {
+    index_.release_pages();
     if (tokens_file_) tokens_file_->release_pages();
     if (mask_) mask_->release_pages();
   }
 
  private:
-  void check_index() const;
+  void check_ends() const;
+  int64_t first_sequence(int64_t document) const;
+  int64_t sequence_begin_byte(int64_t sequence) const;
+  int64_t sequence_end_byte(int64_t sequence) const;
+  int64_t offset_of(const std::byte* entry) const { return entry - index_.data(); }
   int64_t tokens_bytes() const { return remote_tokens_ ? remote_tokens_->size_bytes() : tokens_file_->size_bytes(); }
 
   fs::path prefix_;

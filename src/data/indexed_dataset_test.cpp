@@ -1,5 +1,6 @@
 #include "data/indexed_dataset.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "data/test_support.h"
@@ -108,7 +109,7 @@ TEST(IndexedDataset, contradictions_of_the_index_are_refused_with_their_place) {
   folder.write("b.bin", std::string(20, '\0'));  // five int32
   const auto refused = [&](const std::string& index, const std::string& word) {
     folder.write("b.idx", index);
-    expect_error<DataError>([&] { IndexedDataset dataset(folder / "b"); }, {word, "b."});
+    expect_error<DataError>([&] { IndexedDataset(folder / "b").check_whole_index(); }, {word, "b."});
   };
   refused("", "does not begin with MMIDIDX");
   refused("garbage that is long enough to be a header of it", "does not begin with MMIDIDX");
@@ -118,10 +119,11 @@ TEST(IndexedDataset, contradictions_of_the_index_are_refused_with_their_place) {
   refused(version, "version 2");
   refused(index_bytes(6, {3, 2}, {0, 12}, {0, 1, 2}), "dtype code 6");
   refused(index_bytes(4, {3, -2}, {0, 12}, {0, 1, 2}), "sequence 1 has length -2");
-  refused(index_bytes(4, {3, 2}, {0, 16}, {0, 1, 2}), "sequence 1 begins at byte 16 where 12 was due");
+  refused(index_bytes(4, {3, 2}, {0, 16}, {0, 1, 2}), "describes 24");
+  refused(index_bytes(4, {1, 2, 2}, {0, 16, 12}, {0, 1, 2, 3}), "byte 54: sequence 1 begins at byte 16 where 4 was due");
   refused(index_bytes(4, {3, 3}, {0, 12}, {0, 1, 2}), "describes 24");
   refused(index_bytes(4, {3, 1}, {0, 12}, {0, 1, 2}), "describes 16");
-  refused(index_bytes(4, {3, 2}, {0, 12}, {0, 2, 1}), "document 2 begins at sequence 1");
+  refused(index_bytes(4, {3, 2}, {0, 12}, {0, 2, 1}), "the documents end at sequence 1 of 2");
   refused(index_bytes(4, {3, 2}, {0, 12}, {0, 1}), "the documents end at sequence 1 of 2");
   refused(index_bytes(4, {3, 2}, {0, 12}, {1, 2}), "document 0 begins at sequence 1");
   refused(index_bytes(4, {3, 2}, {0, 12}, {}), "no document entries");
@@ -130,6 +132,51 @@ TEST(IndexedDataset, contradictions_of_the_index_are_refused_with_their_place) {
   auto many = good;
   std::memset(many.data() + 18, 0xFF, 8);
   refused(many, "sequences and 3 document entries need more");
+}
+
+// Long documents at one end, empty ones anywhere: the guess that all have one length is far off.
+TEST(IndexedDataset, the_document_of_a_token_is_found_whatever_the_lengths_are) {
+  const TemporaryFolder folder;
+  for (int shape = 0; shape < 4; ++shape) {
+    std::vector<int> lengths;
+    for (int i = 0; i < 3000; ++i)
+      lengths.push_back(shape == 0 ? 1 : shape == 1 ? i % 7 * (i % 3) : shape == 2 ? (i < 5 ? 4000 : i % 2) : (i > 2990 ? 4000 : i % 3));
+    const IndexedDataset dataset(counting_dataset(folder, "d", lengths));
+    int64_t begin = 0;
+    for (int64_t document = 0; document < dataset.documents(); ++document) {
+      const int64_t end = begin + lengths[static_cast<size_t>(document)];
+      for (int64_t position = begin; position < end; position += std::max<int64_t>(1, end - begin - 1))
+        ASSERT_EQ(dataset.document_at(position), document) << shape;
+      begin = end;
+    }
+  }
+}
+
+// Opening reads the two ends of the index alone: what is wrong between them is said where it is used, and the rest may be used.
+TEST(IndexedDataset, wrong_entries_are_refused_where_they_are_used) {
+  const TemporaryFolder folder;
+  const std::vector<int32_t> lengths{1, 2, 3, 4};
+  const std::vector<int64_t> pointers{0, 4, 12, 24}, documents{0, 1, 2, 3, 4};
+  folder.write("b.bin", std::string(40, '\0'));
+  const auto used = [&](const std::vector<int32_t>& l, const std::vector<int64_t>& p, const std::vector<int64_t>& d, int64_t document,
+                        const std::vector<std::string>& words) {
+    folder.write("b.idx", index_bytes(4, l, p, d));
+    const IndexedDataset dataset(folder / "b");
+    EXPECT_EQ(dataset.document_tokens(3), 4);
+    expect_error<DataError>([&] { static_cast<void>(dataset.document_begin(document)); }, words);
+    expect_error<DataError>([&] { dataset.check_whole_index(); }, words);
+  };
+  used(lengths, {0, 8, 12, 24}, documents, 1, {"b.idx: byte 58: sequence 1 begins at byte 8 where 4 was due"});
+  used(lengths, {0, -4, 12, 24}, documents, 1, {"b.idx: byte 58: sequence 1 begins at byte -4 of 40"});
+  used(lengths, {0, int64_t{1} << 62, 12, 24}, documents, 1, {"byte 58", "of 40"});
+  used(lengths, {0, 5, 12, 24}, documents, 1, {"byte 58", "begins at byte 5 of 40, in tokens of 4"});
+  used({1, -2, 3, 4}, pointers, documents, 2, {"b.idx: byte 38: sequence 1 has length -2"});
+  used({1, INT32_MAX, 3, 4}, pointers, documents, 2, {"byte 66: sequence 2 begins at byte 12 where"});
+  used(lengths, pointers, {0, 5, 2, 3, 4}, 1, {"b.idx: byte 90: document 1 begins at sequence 5 of 4"});
+  used(lengths, pointers, {0, -1, 2, 3, 4}, 1, {"byte 90: document 1 begins at sequence -1"});
+  used(lengths, pointers, {0, 3, 2, 3, 4}, 2, {"byte 98: document 2 begins at sequence 2, before document 1 at sequence 3"});
+  folder.write("b.idx", index_bytes(4, lengths, pointers, {0, 3, 1, 3, 4}));
+  expect_error<DataError>([&] { static_cast<void>(IndexedDataset(folder / "b").document_at(2)); }, {"b.idx: byte 98", "document"});
 }
 
 TEST(IndexedDataset, ids_that_cannot_be_tokens_are_refused_when_read_or_written) {

@@ -109,6 +109,7 @@ int run_data_inspect(const InspectCommand& command, std::ostream& out) {
   if (command.path.empty()) throw base::UsageError("name the prefix of a .bin/.idx pair");
   const IndexedDataset dataset(command.path);
   const auto tokenizer = command.tokenizer.empty() ? nullptr : load_tokenizer(command.tokenizer);
+  dataset.check_whole_index();
   DatasetFacts facts;
   scan_ids(dataset, facts);
   count_lengths(dataset, facts);

@@ -103,6 +103,7 @@ Loader::Source& Loader::open(const std::string& path, double weight, int64_t uni
   }
   source.packing = make_packing(config_.packing, *source.dataset, source.slice,
                                 {config_.seq_len, config_.reset_documents, options_.pad_id, unit_tokens});
+  source.dataset->release_pages();  // of many sources the few that it took to open each add up
   return sources_.emplace_back(std::move(source));
 }
 
@@ -230,7 +231,10 @@ void Loader::fill(int64_t first_sample, int64_t count, Batch& out) const {
     if (is_variable) end_row(filled, out);
   }
   if (is_variable) resize(out, static_cast<size_t>(out.row_begins.back()));
-  for (const auto& source : sources_) source.dataset->release_pages();
+  auto used = out.sources;
+  std::ranges::sort(used);
+  used.erase(std::ranges::unique(used).begin(), used.end());
+  for (const int32_t source : used) sources_[static_cast<size_t>(source)].dataset->release_pages();
 }
 
 void Loader::check_ids(const Row& row, const Place& place) const {

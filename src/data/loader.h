@@ -110,7 +110,8 @@ class Loader {
     size_t source = 0;
     int64_t begin_byte = 0, end_byte = 0;
   };
-  /// What has to be read for one sample. The index is not counted: opening a dataset reads all of it, and then it lies in memory.
+  /// What has to be read for one sample. The index is not counted: a few pages of it for each row, of which the same are read again and
+  /// again.
   std::vector<FileRead> reads(int64_t sample) const;
   /// Where the tokens of a sample come from, in their order in the row.
   struct Origin {
