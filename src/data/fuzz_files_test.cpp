@@ -1,7 +1,5 @@
 // The other files that users name (fuzz_test.cpp), damaged, cut off anywhere or made to claim more than they hold: each is read, or refused
 // with a DataError, FileError or ConfigError that names it, in bounded time and memory.
-#include <sys/resource.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -48,12 +46,6 @@ int cut_anywhere(const std::string& valid, size_t most, const Use& use) {
     }
   }
   return read;
-}
-
-int64_t peak_bytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} << 10;
 }
 
 struct FuzzFiles : ::testing::Test {

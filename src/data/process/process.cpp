@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kLevel = 3;                                // of zstd, of what is written in the end
-constexpr int64_t kLongestDocument = int64_t{64} << 20;  // a few for each thread are held at a time
+constexpr int64_t kLongestDocument = int64_t{64} << 20;  // two are in flight (ordered_pipeline.h)
 
 // What one worker gets, and what it makes of it.
 struct Work {
@@ -288,7 +288,10 @@ class Run {
       read_bytes += done.read_bytes;
       if (options_.progress) options_.progress(title, std::min(read_bytes, total), total);
     };
-    run_ordered<Work, Done>(threads_, static_cast<size_t>(2 * threads_ + 2), produce, do_work, consume);
+    const auto bytes_of = [&](const Work& work) {
+      return is_first ? static_cast<int64_t>(work.text.bytes.size()) : plain_bytes(work.spooled);
+    };
+    run_ordered<Work, Done>(limits_of_blocks<Work>(threads_, bytes_of), produce, do_work, consume);
     const int64_t spool_bytes = spool ? spool->bytes() : 0;
     spool.reset();
     if (!is_first) base::fs::remove(spool_of(number - 1));

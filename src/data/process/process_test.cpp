@@ -10,6 +10,7 @@
 #include "data/byte_stream.h"
 #include "data/process/classifier.h"
 #include "data/process/measures.h"
+#include "data/process/spool.h"
 #include "data/process/steps.h"
 #include "data/test_support.h"
 
@@ -412,6 +413,23 @@ TEST_F(Process, plain_text_and_parts_of_any_size_come_whole) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["text"], large);
   EXPECT_EQ(result.files.size(), 2u);
+}
+
+// However many threads: documents of 32 MiB were all in memory at once, and a few times each.
+TEST_F(Process, large_documents_do_not_fill_the_memory) {
+  {
+    std::ofstream lines(folder / "a.jsonl.zst", std::ios::binary);
+    for (char letter = 'a'; letter < 'i'; ++letter) {
+      std::string line = R"({"text": ")";
+      line.append(32 << 20, letter).append("\"}\n");
+      lines << compressed(line, /*level=*/1);
+    }
+  }
+  const auto before = peak_bytes();
+  auto made = recipe({{.kind = "duplicates"}});
+  made.sources = {{.files = {(folder / "a.jsonl.zst").string()}}};
+  EXPECT_EQ(run(made, 12).steps[0].tally.kept_documents, 8);
+  EXPECT_LT(peak_bytes() - before, int64_t{900} << 20);  // 128 MiB are in flight
 }
 
 TEST_F(Process, nothing_appears_where_something_is_wrong) {

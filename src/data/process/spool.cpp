@@ -43,15 +43,19 @@ nlohmann::ordered_json members_of(std::string_view text) {
 }
 
 std::string decompressed(const std::string& block) {
-  const auto bytes = ZSTD_getFrameContentSize(block.data(), block.size());
-  if (bytes > kMostPlainBytes) fail("a block says nothing of its size, or more than it can have");  // errors are larger than all sizes
-  std::string plain(bytes, '\0');
+  std::string plain(static_cast<size_t>(plain_bytes(block)), '\0');
   const size_t size = ZSTD_decompress(plain.data(), plain.size(), block.data(), block.size());
   if (ZSTD_isError(size)) fail(ZSTD_getErrorName(size));
   return plain;
 }
 
 }  // namespace
+
+int64_t plain_bytes(const std::string& block) {
+  const auto bytes = ZSTD_getFrameContentSize(block.data(), block.size());
+  if (bytes > kMostPlainBytes) fail("a block says nothing of its size, or more than it can have");  // errors are larger than all sizes
+  return static_cast<int64_t>(bytes);
+}
 
 std::string compressed(std::string_view text, int level) {
   std::string out(ZSTD_compressBound(text.size()), '\0');

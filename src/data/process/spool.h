@@ -15,6 +15,9 @@ std::string packed(const std::vector<Document>& documents);
 /// Throws DataError for a damaged block.
 std::vector<Document> unpacked(const std::string& block);
 
+/// What a block has unpacked. Throws DataError for a damaged one.
+int64_t plain_bytes(const std::string& block);
+
 /// One zstd frame of a text. Any thread.
 std::string compressed(std::string_view text, int level);
 

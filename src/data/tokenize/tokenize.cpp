@@ -208,8 +208,9 @@ class Run {
     const int threads = threads_of(options_);
     PieceReader reader(plan_, folder_, mutex_);
     std::unique_ptr<PieceWriter> writer;
+    const auto bytes_of = [](const ReadBlock& block) { return static_cast<int64_t>(block.text.bytes.size()); };
     run_ordered<ReadBlock, WrittenBlock>(
-        threads, static_cast<size_t>(2 * threads + 2), [&](ReadBlock& block) { return reader.next(block); },
+        limits_of_blocks<ReadBlock>(threads, bytes_of), [&](ReadBlock& block) { return reader.next(block); },
         [&](ReadBlock block) {
           WrittenBlock done{std::move(block.work), {}, block.ends_piece};
           if (!block.ends_piece) done.block = encode(tokenizer_, block.text, options_);
