@@ -1,10 +1,13 @@
 """ingot_checkpoint: what each rank holds on its own (PerRank), saved by some number of ranks and loaded by another. Runs with the Python of .deps/venv
 and PYTHONPATH at the built package; names of tests may be given as arguments."""
+import copy
 import itertools
 import json
 import math
 import random
+import threading
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
@@ -410,10 +413,10 @@ def through_bytes(loader):
     return value_bytes.decode(value_bytes.encode(ic.LoaderState(loader).content()), "here")
 
 
-def gone_on(states, made):
+def gone_on(states, made, policy=POLICY):
     """Loads into loaders, one of each rank, what others gave."""
     team = [SimpleNamespace(rank=rank, size=len(made)) for rank in range(len(made))]
-    ranks = [ic.LoaderState(loader, POLICY) for loader in made]
+    ranks = [ic.LoaderState(loader, policy) for loader in made]
     wanted = rank_state.wanted_of([{"x": one.wanted(own)} for one, own in zip(ranks, team)])
     each = [rank_state.Resolving({"x": one}, {"x": rank_state.Kept("here", len(states), None)}, wanted, own, lambda name, index: states[index]) for one, own in zip(ranks, team)]
     measures = rank_state.Resolving.together([json.loads(json.dumps(one.measured())) for one in each])
@@ -473,6 +476,47 @@ def torchdata():
     print("ok torchdata's loader, with other numbers of ranks and of workers")
 
 
+def published_loader():
+    """The class that the README shows, as it stands there."""
+    readme = (Path(__file__).resolve().parents[2] / "python/README.md").read_text()
+    text = next(block.split("```")[0] for block in readme.split("```python\n") if block.startswith("class PrefetchedRows"))
+    names = {"threading": threading, "copy": copy}
+    exec(text, names)
+    return names["PrefetchedRows"]
+
+
+def prefetched():
+    """The README's loader on 1 to 8 ranks, stopped anywhere while its thread makes rows ahead: no token is lost, and none comes twice."""
+    made_ahead = 0
+    for trial in range(40):
+        draw, token, loader_of = random.Random(trial), itertools.count(), published_loader()
+        documents = {f"stream {number}": [[next(token) for _ in range(draw.randint(1, 30))] for _ in range(draw.randint(0, 40))] for number in range(draw.randint(1, 12))}
+        length, seen, states, policy = draw.randint(1, 24), [], None, {"streams": "split", "tokens": "split", "rows": "split"}
+
+        def read(stream, place):
+            return documents[stream][place] if place < len(documents[stream]) else None
+        layouts = [draw.randint(1, 8) for _ in range(draw.randint(1, 4))]
+        for number, ranks in enumerate(layouts):
+            made = [loader_of(read, list(documents)[rank::ranks], length, draw.randint(0, 9)) for rank in range(ranks)]
+            if states is not None:
+                gone_on(states, made, policy)
+            for loader in made:
+                rows = iter(loader)
+                for row in rows if number + 1 == len(layouts) else itertools.islice(rows, draw.randint(0, 6)):
+                    assert len(row) == length
+                    seen += row
+            states = [through_bytes(loader) for loader in made]
+            made_ahead += sum(len(state["rows"]) for state in states)
+            for loader in made:
+                with loader.changed:  # its thread reads to the end, and ends
+                    loader.depth = len(documents) * 10**6
+                    loader.changed.notify_all()
+        seen += [one for state in states for one in state["tokens"]]
+        assert all(not state["rows"] for state in states) and Counter(seen) == Counter(range(next(token))), (trial, layouts)
+    assert made_ahead > 100, made_ahead
+    print("ok rows made ahead by the README's loader, on 1 to 8 ranks")
+
+
 def loader_on_ranks(rank, world, folder):
     """Goes on where the checkpoint is, if there is one, and saves after some rows, or reads all."""
     loader = loaders(rank, world, [0])[-1]  # torchdata's, if it is there
@@ -500,6 +544,7 @@ def saved_loaders(folder):
 def loaders_of_ranks(folder):
     pack()
     torchdata()
+    prefetched()
     saved_loaders(folder)
 
 
