@@ -238,6 +238,15 @@ void MappedFile::release_pages() const {
   if (data_) ::madvise(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_), MADV_DONTNEED);
 }
 
+void MappedFile::expect_random_reads() const {
+  if (data_) ::madvise(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_), MADV_RANDOM);
+}
+
+void MappedFile::read_ahead(int64_t begin_byte, int64_t end_byte) const {
+  const int64_t page = ::sysconf(_SC_PAGESIZE), first = begin_byte / page * page, end = std::min(end_byte, size_bytes_);
+  if (data_ && first < end) ::madvise(const_cast<std::byte*>(data_) + first, static_cast<size_t>(end - first), MADV_WILLNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_bytes_));
 }

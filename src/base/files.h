@@ -90,6 +90,10 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(size_bytes_)}; }
   /// What was read stays in the page cache, but is this process's memory no longer. Others may go on reading.
   void release_pages() const;
+  /// Reads are few and far from one another: the system need not read what lies around them.
+  void expect_random_reads() const;
+  /// These bytes are read soon, all of them.
+  void read_ahead(int64_t begin_byte, int64_t end_byte) const;
   const fs::path& path() const { return path_; }
 
  private:

@@ -266,8 +266,15 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
   const int64_t width = data::size_bytes(type_);
   std::vector<std::byte> fetched(remote_tokens_ ? static_cast<size_t>(count * width) : 0);
   if (remote_tokens_) remote_tokens_->read(first * width, fetched);
+  constexpr int64_t kPageBytes = 4096;
+  if (reads_are_random_ && count * width > kPageBytes) tokens_file_->read_ahead(first * width, (first + count) * width);
   if (!widen(type_, remote_tokens_ ? fetched.data() : tokens_file_->data() + first * width, out))
     throw DataError("{}.bin has an id that is negative or beyond 2^31 between tokens {} and {}", prefix_.string(), first, first + count);
+}
+
+void IndexedDataset::expect_random_reads() {
+  index_.expect_random_reads();
+  if (tokens_file_) tokens_file_->expect_random_reads(), reads_are_random_ = true;
 }
 
 void IndexedDataset::read_ahead(int64_t first, int64_t count) const {

@@ -55,6 +55,9 @@ class IndexedDataset {
   int64_t sequences() const { return sequences_; }
   int64_t documents() const { return documents_; }
 
+  /// What is read are rows in random order: of local files no more than them. Before others read.
+  void expect_random_reads();
+
   /// Throws the DataError of the first entry of the index that contradicts the others. O(sequences + documents).
   void check_whole_index() const;
 
@@ -98,6 +101,7 @@ class IndexedDataset {
   std::unique_ptr<CachedFile> remote_tokens_;
   std::optional<base::MappedFile> mask_;  // a bit for each token, from the lowest on, behind eight bytes of its own
   TokenType type_ = TokenType::int32;
+  bool reads_are_random_ = false;
   int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;
   const std::byte* lengths_ = nullptr;    // int32 [sequences], unaligned
   const std::byte* pointers_ = nullptr;   // int64 [sequences], byte offsets into the .bin, unaligned

@@ -96,6 +96,7 @@ Loader::Source& Loader::open(const std::string& path, double weight, int64_t uni
     throw base::ConfigError("{}: pairs of answers are read from local files only: copy the data set", path);
   const CacheOptions cache{.folder = config_.cache, .limit_bytes = config_.cache_mib << 20};
   Source source{path, weight, std::make_unique<IndexedDataset>(path, cache), {}, nullptr, {}, unit_tokens};
+  if (split_ == Split::train) source.dataset->expect_random_reads();
   source.slice = {0, source.dataset->tokens()};
   if (config_.validation.empty() && config_.validation_fraction > 0) {
     const int64_t border = validation_begin(*source.dataset, config_.validation_fraction);
