@@ -19,6 +19,9 @@ using Json = nlohmann::json;
 
 constexpr int64_t kLargestFileBytes = int64_t{64} << 20, kLargestRank = 1'000'000;
 constexpr size_t kLongestTokenBytes = 1024;  // published ones end at 128 spaces
+// Sum of the squared lengths of all tokens: a token of n bytes is cut in n - 1 places, and both sides are looked for. Published encodings
+// need a tenth of it at most. There are 2^24 merges of that at most, since there are 10^6 tokens.
+constexpr int64_t kMostCutBytes = int64_t{1} << 28;
 
 // What stands in a file, for a message.
 std::string shown(std::string_view text) {
@@ -151,8 +154,15 @@ ByteBpe TiktokenTokenizer::make_bpe() const {
   }
   std::vector<BpeMerge> merges;
   std::vector<std::pair<std::string, int32_t>> tokens;
+  int64_t cut_bytes = 0;
   for (const auto& [bytes, id] : ids_.entries()) {
     tokens.emplace_back(bytes, id);
+    cut_bytes += static_cast<int64_t>(bytes.size() * bytes.size());
+    if (cut_bytes > kMostCutBytes)
+      throw DataError(
+          "its tokens are too long to look for the parts of all: the sum of their squared lengths is over {}; no published encoding comes "
+          "near it",
+          kMostCutBytes);
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const int32_t left = ids_.find(std::string_view(bytes).substr(0, cut));
       const int32_t right = left < 0 ? -1 : ids_.find(std::string_view(bytes).substr(cut));

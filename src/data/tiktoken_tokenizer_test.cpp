@@ -1,6 +1,8 @@
 // Cases worked out by hand; tests/python/tiktoken_test.py compares many texts with OpenAI's library.
 #include "data/tiktoken_tokenizer.h"
 
+#include <chrono>
+
 #include "data/export_tokenizer.h"
 #include "data/test_support.h"
 #include "data/tokenizer_files.h"
@@ -117,6 +119,30 @@ TEST(Tiktoken, damage_is_said_with_its_line) {
   said(ranks_of({}), {"'<s>' has the id -5"}, {R"({"pattern": "a", "special_tokens": {"<s>": -5}})", ""});
   said(ranks_of({}), {"pattern '('"}, {R"({"pattern": "("})", ""});
   said(ranks_of({}), {"tiktoken.json is not a JSON object"}, {"[1", ""});
+}
+
+// What loading costs grows with the square of a token's length: runs of one letter, which are made of any two shorter ones, and long tokens
+// that are made of nothing.
+TEST(Tiktoken, what_a_crafted_file_costs_is_bounded) {
+  std::vector<std::string> runs, noise;
+  for (char letter = 'a'; letter <= 'z'; ++letter)
+    for (size_t length = 2; length <= 1024; ++length) runs.emplace_back(length, letter);
+  for (size_t token = 0; token < 40'000; ++token) {
+    noise.emplace_back(1024, 'x');
+    for (size_t at = 0; at < 8; ++at) noise.back()[at * 100] = static_cast<char>('a' + (token >> 2 * at) % 4);
+  }
+  for (const auto& tokens : {runs, noise}) {
+    const auto text = ranks_of(tokens);
+    const auto before = peak_bytes();
+    const auto start = std::chrono::steady_clock::now();
+    expect_error<DataError>(
+        [&] {
+          TiktokenTokenizer(text, {kSettings, ""}, "small.tiktoken");
+        },
+        {"small.tiktoken", "the sum of their squared lengths is over 268435456"});
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    EXPECT_LT(peak_bytes() - before, int64_t{256} << 20);
+  }
 }
 
 TEST(Tiktoken, what_travels_with_a_model_says_the_pattern_itself) {

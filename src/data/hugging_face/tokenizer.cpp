@@ -12,7 +12,7 @@ namespace ingot::data {
 
 using base::DataError;
 
-static constexpr int64_t kLargestFileBytes = int64_t{512} << 20;
+static constexpr int64_t kLargestFileBytes = int64_t{128} << 20;  // published ones end at 33 MiB, and JSON in memory is many times as large
 
 HuggingFaceTokenizer::HuggingFaceTokenizer(const fs::path& path) {
   path_ = path;
