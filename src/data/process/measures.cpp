@@ -1,5 +1,7 @@
 #include "data/process/measures.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -67,6 +69,19 @@ bool ends_with_one_of(std::string_view text, std::initializer_list<std::string_v
 }
 
 bool ends_in_punctuation(std::string_view line) { return ends_with_one_of(line, {".", "!", "?", "\"", "\u201d"}); }
+// Without marks of Wikipedia's at the end: [12], [edit], [citation needed].
+std::string_view without_citations(std::string_view line) {
+  while (line.ends_with(']')) {
+    const size_t open = line.rfind('[');
+    if (open == std::string_view::npos) return line;
+    const auto mark = line.substr(open + 1, line.size() - open - 2);
+    const bool is_number = std::all_of(mark.begin(), mark.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_number && mark != "edit" && mark != "citation needed") return line;
+    line = line.substr(0, open);
+  }
+  return line;
+}
+
 bool ends_in_ellipsis(std::string_view line) { return ends_with_one_of(line, {"...", "\u2026"}); }
 bool begins_with_bullet(std::string_view line) {
   for (const std::string_view bullet : {"\u2022", "\u2023", "\u25cf", "\u25e6", "\u2043", "\u2013", "-", "*"})
@@ -108,32 +123,49 @@ Duplicates duplicates_of(const Views& parts, size_t text_bytes) {
           share(static_cast<double>(bytes), static_cast<double>(text_bytes))};
 }
 
-// A run of words with what separates them.
-std::string_view ngram(const Views& words, size_t at, size_t n) {
-  return {words[at].data(), static_cast<size_t>(words[at + n - 1].data() + words[at + n - 1].size() - words[at].data())};
+// Runs of n words, whatever white space separates them: a hash of each, and its bytes with one space between words.
+struct Runs {
+  std::vector<uint64_t> hashes;
+  std::vector<int64_t> bytes;
+};
+Runs runs_of(const Views& words, size_t n) {
+  Runs runs;
+  if (words.size() < n) return runs;
+  std::vector<uint64_t> hashes;
+  for (const auto word : words) hashes.push_back(XXH3_64bits(word.data(), word.size()));
+  auto bytes = static_cast<int64_t>(n) - 1;
+  for (size_t i = 0; i < words.size(); ++i) {
+    bytes += static_cast<int64_t>(words[i].size());
+    if (i + 1 < n) continue;
+    const size_t first = i + 1 - n;
+    runs.hashes.push_back(XXH3_64bits(hashes.data() + first, n * sizeof(uint64_t)));
+    runs.bytes.push_back(bytes);
+    bytes -= static_cast<int64_t>(words[first].size());
+  }
+  return runs;
 }
 
 // Characters in the most frequent run of n words: its own times how often it comes.
 double top_ngram(const Views& words, size_t n, size_t text_bytes) {
-  if (words.size() < n) return 0;
-  std::unordered_map<std::string_view, int64_t> counts;
-  for (size_t i = 0; i + n <= words.size(); ++i) ++counts[ngram(words, i, n)];
+  const auto runs = runs_of(words, n);
+  std::unordered_map<uint64_t, int64_t> counts;
+  for (const auto hash : runs.hashes) ++counts[hash];
   int64_t most = 0, bytes = 0;
-  for (const auto& [run, times] : counts) {
-    const auto size = static_cast<int64_t>(run.size());
-    if (times > most || (times == most && size > bytes)) most = times, bytes = size;
+  for (size_t i = 0; i < runs.hashes.size(); ++i) {
+    const auto times = counts[runs.hashes[i]];
+    if (times > most || (times == most && runs.bytes[i] > bytes)) most = times, bytes = runs.bytes[i];
   }
   return most < 2 ? 0 : share(static_cast<double>(most * bytes), static_cast<double>(text_bytes));
 }
 
 // Characters in runs of n words that came before; a run that did is passed over whole.
 double duplicate_ngrams(const Views& words, size_t n, size_t text_bytes) {
-  std::unordered_set<std::string_view> seen;
+  const auto runs = runs_of(words, n);
+  std::unordered_set<uint64_t> seen;
   int64_t bytes = 0;
-  for (size_t i = 0; i + n <= words.size();) {
-    const auto run = ngram(words, i, n);
-    if (seen.insert(run).second) ++i;
-    else bytes += static_cast<int64_t>(run.size()), i += n;
+  for (size_t i = 0; i < runs.hashes.size();) {
+    if (seen.insert(runs.hashes[i]).second) ++i;
+    else bytes += runs.bytes[i], i += n;
   }
   return share(static_cast<double>(bytes), static_cast<double>(text_bytes));
 }
@@ -185,9 +217,10 @@ const std::vector<Entry>& entries() {
     std::vector<Entry> e = {
         {{"characters", "Unicode characters"}, [](const P& p) { return static_cast<double>(characters_of(p.text)); }},
         {{"words", "words"}, [](const P& p) { return count(p.words().size()); }},
-        {{"sentences", "words that end with . ! or ?, quotation marks behind them aside"},
+        {{"sentences", "words that end with . ! or ?, quotation marks and [12] behind them aside"},
          [](const P& p) {
            return static_cast<double>(std::count_if(p.words().begin(), p.words().end(), [](std::string_view word) {
+             word = without_citations(word);
              while (ends_with_one_of(word, {"\"", "'", ")"})) word.remove_suffix(1);
              while (word.ends_with("\u201d")) word.remove_suffix(3);
              return ends_with_one_of(word, {".", "!", "?"});
@@ -260,8 +293,11 @@ const std::vector<Entry>& entries() {
          [](const P& p) {
            return p.times({"terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"});
          }},
-        {{"ends_in_punctuation", "1 where the text ends with . ! ? or a quotation mark, else 0"},
-         [](const P& p) { return ends_in_punctuation(trimmed(p.text)) && !ends_in_ellipsis(trimmed(p.text)) ? 1.0 : 0.0; }},
+        {{"ends_in_punctuation", "1 where the text ends with . ! ? or a quotation mark, [12], [edit] and [citation needed] aside, else 0"},
+         [](const P& p) {
+           const auto text = without_citations(trimmed(p.text));
+           return ends_in_punctuation(text) && !ends_in_ellipsis(text) ? 1.0 : 0.0;
+         }},
         {{"duplicate_lines", "share of lines that came before"}, [](const P& p) { return duplicates_of(p.lines(), p.text.size()).parts; }},
         {{"duplicate_line_characters", "share of the text in lines that came before"},
          [](const P& p) { return duplicates_of(p.lines(), p.text.size()).characters; }},

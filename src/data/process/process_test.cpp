@@ -49,7 +49,13 @@ TEST(Measures, are_what_they_say) {
   EXPECT_EQ(measured("short_lines", "short\n" + std::string(31, 'x')), 0.5);
   EXPECT_EQ(measured("top_2gram", "a b a b c"), 6.0 / 9);
   EXPECT_EQ(measured("top_2gram", "a b c d"), 0);
+  EXPECT_EQ(measured("top_2gram", "a b\na  b a\nb c"), 9.0 / 14);  // lines that are wrapped elsewhere
   EXPECT_EQ(measured("duplicate_5grams", "a b c d e a b c d e f"), 9.0 / 21);
+  EXPECT_EQ(measured("duplicate_5grams", "a b c d e a\nb c\nd e f"), 9.0 / 21);
+  for (const char* line : {"So it is.", "So it is.[12]", "So it is!\"[edit][citation needed] ", "So it is.[]"})
+    EXPECT_EQ(measured("ends_in_punctuation", line), 1) << line;
+  for (const char* line : {"So it is", "So it is...[12]", "So it is [12]", "So it is.[1a]", "]", "[12]"})
+    EXPECT_EQ(measured("ends_in_punctuation", line), 0) << line;
   EXPECT_EQ(measured("duplicate_paragraphs", "one\n\ntwo\n \none"), 1.0 / 3);
   EXPECT_EQ(measured("curly_brackets", "{a}"), 2);
   EXPECT_EQ(measured("upper_case", "ABcd1"), 0.5);
