@@ -65,7 +65,7 @@ def the_settings_reference_is_up_to_date():
     assert page.read_text() == ingot("train", "--settings", "--markdown")[0], "run  build/release/ingot train --settings --markdown >docs/settings.md"
 
 
-def every_test_that_the_papers_page_names_exists():
+def every_test_that_pages_name_exists():
     """In ctest's list, or where tests come from that this build leaves out."""
     listed = subprocess.run(["ctest", "--test-dir", str(Path(INGOT).parent), "-N"], capture_output=True, text=True, timeout=300).stdout
     tests = re.findall(r"^ +Test +#\d+: (.+)$", listed, re.M) + re.findall(r"add_test\(NAME (\S+)", (ROOT / "tests" / "CMakeLists.txt").read_text())
@@ -73,11 +73,12 @@ def every_test_that_the_papers_page_names_exists():
         folder = source.relative_to(ROOT / "src").parts[0]
         tests += [f"{folder}/{suite}.{name}" for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", source.read_text(), re.M)]
     groups = {test.split("/")[0] for test in tests}
-    patterns = [p for p in re.findall(r"`([a-z_]+/[^`]+)`", (ROOT / "docs" / "papers.md").read_text())
-                if p.split("/")[0] in groups and not re.search(r"\.(cpp|h|toml|md)$", p) and ("*" in p or not list((ROOT / "src").glob(p + "*")))]
-    assert len(patterns) > 40, patterns
-    for pattern in patterns:
-        assert fnmatch.filter(tests, pattern), f"docs/papers.md: no test is called {pattern}"
+    for page, least in (("papers", 40), ("data", 10)):
+        patterns = [p for p in re.findall(r"`([a-z_]+/[^`\s]+)`", (ROOT / "docs" / f"{page}.md").read_text())
+                    if p.split("/")[0] in groups and not p.startswith("benchmarks/") and not re.search(r"\.(cpp|h|toml|md|gz|zst)$", p) and ("*" in p or not list((ROOT / "src").glob(p + "*")))]
+        assert len(patterns) >= least, patterns
+        for pattern in patterns:
+            assert fnmatch.filter(tests, pattern), f"docs/{page}.md: no test is called {pattern}"
 
 
 # What the configurations to copy say of themselves: parameters, 10^9 tokens of the phases, contexts.
@@ -116,6 +117,6 @@ def every_config_is_taken():
 
 if __name__ == "__main__":
     for test in (every_call_in_the_docs_is_taken, every_verb_is_in_the_readme, every_setting_in_the_docs_exists, the_settings_reference_is_up_to_date,
-                 every_test_that_the_papers_page_names_exists, every_config_is_taken):
+                 every_test_that_pages_name_exists, every_config_is_taken):
         test()
         print("ok", test.__name__, flush=True)

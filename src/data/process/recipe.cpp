@@ -56,6 +56,9 @@ Recipe load_recipe(const base::fs::path& path, const std::string& folder) {
   const auto name = path.string();
   table.load_toml(base::read_file(path), name);
   if (recipe.sources.empty()) throw base::ConfigError("{}: it names no [[sources]] with files", name);
+  for (const auto& wished : {folder, recipe.folder, recipe.work_folder})
+    if (wished.find("://") != std::string::npos)
+      throw base::ConfigError("{}: {} is a URL: name a folder on a disk, and copy what is written into it", name, wished);
   if (!folder.empty()) recipe.folder = base::fs::absolute(folder).string();
   if (recipe.folder.empty()) throw base::ConfigError("{}: folder is missing: where to write", name);
   const auto beside = path.parent_path();

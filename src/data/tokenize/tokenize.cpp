@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "data/ordered_pipeline.h"
+#include "data/remote/files.h"
 #include "data/tokenize/encoded_block.h"
 #include "data/tokenize/finished_dataset.h"
 #include "data/tokenize/piece_folder.h"
@@ -270,6 +271,8 @@ void TrimCounts::add(const TrimCounts& later) {
 
 TokenizeResult tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given) {
   const auto options = checked(tokenizer, given);
+  if (is_url(options.output.string()))
+    throw base::UsageError("{} is a URL: name a file on a disk, and copy what is written beside it", options.output.string());
   const auto plan = plan_of(tokenizer, options);
   const FinishedDataset dataset(options.output, plan, tokenizer);
   if (auto there = dataset.find(options.overwrite)) {
