@@ -33,11 +33,13 @@ void add_text_flags(CLI::App& verb, data::TextFlags& o) {
 void add_train_tokenizer(Flags& flags) {
   const auto values = std::make_shared<data::TrainTokenizerCommand>();
   auto& o = *values;
-  auto& verb = flags.verb("data", "train-tokenizer", "train a SentencePiece tokenizer with byte fallback on texts", values);
+  auto& verb =
+      flags.verb("data", "train-tokenizer", "train a tokenizer on texts: SentencePiece with byte fallback, or byte-level BPE", values);
   add_text_flags(verb, o.text);
-  verb.add_option("-o,--output", o.output, "folder for tokenizer.model and tokenizer.json")->required();
+  verb.add_option("-o,--output", o.output, "folder for tokenizer.json, and of SentencePiece tokenizer.model")->required();
   verb.add_option("--vocab-size", o.vocab_size, "number of tokens")->check(CLI::Range(int64_t{300}, int64_t{1} << 22));
-  verb.add_option("--type", o.algorithm, "unigram or bpe")->check(CLI::IsMember({"unigram", "bpe"}));
+  verb.add_option("--type", o.algorithm, "unigram or bpe of SentencePiece, or byte-bpe as GPT-4 and Llama 3 have it")
+      ->check(CLI::IsMember({"unigram", "bpe", "byte-bpe"}));
   verb.add_option("--coverage", o.character_coverage, "share of characters that get tokens of their own; the rest falls back to bytes")
       ->check(CLI::Range(0.9, 1.0));
   verb.add_option("--max-sentences", o.max_sentences, "sentences to sample")->check(kPositive);
@@ -169,10 +171,11 @@ int train_tokenizer(data::TrainTokenizerCommand command) {
   std::error_code ignored;
   const bool was_there = base::fs::exists(folder, ignored);
   base::make_directories(folder);  // before the work: what cannot be written is known at once
-  command.output = (base::fs::path(folder) / "tokenizer.model").string();
+  const bool is_byte_bpe = command.algorithm == "byte-bpe";
+  command.output = (base::fs::path(folder) / (is_byte_bpe ? "tokenizer.json" : "tokenizer.model")).string();
   try {
     const int status = data::run_data_train_tokenizer(command, std::cout);
-    if (status == 0) data::export_tokenizer(*data::load_tokenizer(command.output), folder);
+    if (status == 0 && !is_byte_bpe) data::export_tokenizer(*data::load_tokenizer(command.output), folder);
     return status;
   } catch (...) {
     if (!was_there) base::fs::remove(folder, ignored);  // if it is empty

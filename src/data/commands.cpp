@@ -59,7 +59,8 @@ int run_data_train_tokenizer(const TrainTokenizerCommand& command, std::ostream&
   TrainTokenizerOptions options;
   options.inputs = paths_of(command.text.inputs);
   options.output = command.output;
-  if (options.output.extension() != ".model") options.output += ".model";
+  const char* const ending = command.algorithm == "byte-bpe" ? ".json" : ".model";
+  if (options.output.extension() != ending) options.output += ending;
   options.text = text_options(command.text);
   options.algorithm = command.algorithm;
   options.vocab_size = command.vocab_size;

@@ -23,8 +23,8 @@ struct TextFlags {
 
 struct TrainTokenizerCommand {
   TextFlags text;
-  std::string output;                     // -o, --output FILE.model
-  std::string algorithm = "unigram";      // --type unigram|bpe
+  std::string output;                     // -o, --output FILE.model, of byte-bpe FILE.json
+  std::string algorithm = "unigram";      // --type unigram|bpe|byte-bpe
   int64_t vocab_size = 8192;              // --vocab-size N
   double character_coverage = 0.9995;     // --coverage X
   int64_t max_sentences = 1'000'000;      // --max-sentences N

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "data/sentencepiece_model.h"
+#include "data/train_byte_bpe.h"
 #include "data/utf8.h"
 
 namespace ingot::data {
@@ -20,7 +21,17 @@ using base::DataError;
 using base::UsageError;
 
 constexpr size_t kMaxSentenceBytes = 4096;  // SentencePiece leaves out what is longer than 4192: lines are cut before that
-constexpr int kTrainingThreads = 4;         // the sums of expectation maximisation depend on it, so it is not the machine's
+constexpr std::string_view kByteBpe = "byte-bpe";
+constexpr const char* kByteBpeConfig = R"({
+ "tokenizer_class": "PreTrainedTokenizerFast",
+ "pad_token": "<pad>",
+ "eos_token": "<eos>",
+ "bos_token": "<bos>",
+ "add_bos_token": false,
+ "add_eos_token": false
+}
+)";
+constexpr int kTrainingThreads = 4;  // the sums of expectation maximisation depend on it, so it is not the machine's
 
 struct Sentence {
   uint64_t key = 0;  // pseudo-random: those with the smallest keys are the sample
@@ -91,6 +102,17 @@ void add_sentences(std::string_view text, SentenceSample& sample) {
   }
 }
 
+// Texts with the ends of their lines, cut at one about every few kilobytes.
+void add_lines(std::string_view text, SentenceSample& sample) {
+  while (!text.empty()) {
+    size_t end = text.size() > kMaxSentenceBytes ? text.find('\n', kMaxSentenceBytes) : std::string_view::npos;
+    while (end < text.size() && (text[end] == '\n' || text[end] == '\r')) ++end;
+    const auto part = text.substr(0, end);
+    sample.add(part);
+    text.remove_prefix(part.size());
+  }
+}
+
 class VectorIterator : public sentencepiece::SentenceIterator {
  public:
   explicit VectorIterator(const std::vector<std::string>& sentences) : sentences_(sentences) {}
@@ -158,8 +180,10 @@ std::unordered_map<std::string, std::string> trainer_arguments(const TrainTokeni
 }
 
 void check(const TrainTokenizerOptions& options) {
-  if (options.algorithm != "unigram" && options.algorithm != "bpe")
-    throw UsageError("'{}' is no tokenizer algorithm: choose unigram or bpe", options.algorithm);
+  if (options.algorithm != "unigram" && options.algorithm != "bpe" && options.algorithm != kByteBpe)
+    throw UsageError("'{}' is no tokenizer algorithm: choose unigram, bpe or byte-bpe", options.algorithm);
+  if (options.algorithm == kByteBpe && (!options.split_digits || options.whitespace_pieces))
+    throw UsageError("--join-digits and --whitespace-pieces are of SentencePiece: byte-bpe has numbers of three digits and runs of spaces");
   const int64_t smallest = 4 + 256 + static_cast<int64_t>(printable_ascii().size()) + static_cast<int64_t>(options.user_symbols.size()) + 1;
   if (options.vocab_size < smallest || options.vocab_size > 1'000'000)
     throw UsageError("a vocabulary of {} is not possible: it must be from {} (special tokens, bytes and ASCII) to 1000000",
@@ -206,7 +230,7 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   int64_t done_bytes = 0;
   for (TextBlock block; reader.next(block);) {
     const ParsedBlock parsed = parse_block(block, options.text);
-    for (const auto& part : parsed.parts) add_sentences(part.text, sample);
+    for (const auto& part : parsed.parts) options.algorithm == kByteBpe ? add_lines(part.text, sample) : add_sentences(part.text, sample);
     done_bytes += parsed.read_bytes;
     if (options.progress) options.progress(done_bytes, reader.total_bytes());
   }
@@ -215,6 +239,14 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   result.sentences_used = static_cast<int64_t>(sentences.size());
   if (result.bytes_used == 0) throw DataError("{} holds no text to learn a vocabulary from", options.inputs.front().string());
 
+  if (options.output.has_parent_path()) base::make_directories(options.output.parent_path());
+  if (options.algorithm == kByteBpe) {
+    base::write_file_atomically(options.output, train_byte_bpe(sentences, {.vocab_size = options.vocab_size,
+                                                                           .special = {"<pad>", "<eos>", "<bos>"},
+                                                                           .symbols = options.user_symbols}));
+    base::write_file_atomically(options.output.parent_path() / "tokenizer_config.json", kByteBpeConfig);
+    return result;
+  }
   sentences.push_back(ascii_sentence());
   VectorIterator iterator(sentences);
   std::string trained;
@@ -225,7 +257,6 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
                     plain_reason(status.error_message()));
   auto model = SentencePieceModel::parse(trained, options.output.string());
   if (model.algorithm == SentencePieceModel::Algorithm::unigram) round_scores(model);
-  if (options.output.has_parent_path()) base::make_directories(options.output.parent_path());
   base::write_file_atomically(options.output, model.serialize());
   base::write_file_atomically(fs::path(options.output).replace_extension(".vocab"), vocabulary_listing(model));
   return result;

@@ -1,5 +1,5 @@
-// Trains a SentencePiece vocabulary on text files. Deterministic: the same files and options give the same model, byte for
-// byte, on any machine with the same SentencePiece.
+// Trains a SentencePiece vocabulary, or byte-level BPE (train_byte_bpe.h), on text files. Deterministic: the same files and options give
+// the same model, byte for byte, on any machine with the same SentencePiece.
 //
 // The text is taken as it is (no Unicode normalisation, no dummy prefix, no squeezing of spaces) and unknown characters
 // fall back to bytes, so that every text survives encoding and decoding exactly, and the model can be exported to a
@@ -14,9 +14,11 @@ namespace ingot::data {
 
 struct TrainTokenizerOptions {
   std::vector<fs::path> inputs;
-  fs::path output;  // the .model file; PREFIX.vocab, one piece and score a line, is written beside it
+  /// The .model file; PREFIX.vocab, one piece and score a line, is written beside it. Of byte-bpe a tokenizer.json, and a
+  /// tokenizer_config.json.
+  fs::path output;
   TextOptions text;
-  std::string algorithm = "unigram";  // or "bpe"
+  std::string algorithm = "unigram";  // or "bpe", "byte-bpe"
   int64_t vocab_size = 8192;
   double character_coverage = 0.9995;     // of the characters that become pieces; the rest fall back to bytes
   int64_t max_sentences = 1'000'000;      // sampled uniformly from all lines

@@ -106,7 +106,7 @@ TEST_F(TrainTokenizer, impossible_wishes_are_refused_with_the_numbers) {
   options.vocab_size = 100'000;
   expect_error<DataError>([&] { train_tokenizer(options); }, {"100000 pieces", "text.txt", "too high"});
   options.algorithm = "wordpiece";
-  expect_error<UsageError>([&] { train_tokenizer(options); }, {"wordpiece", "unigram or bpe"});
+  expect_error<UsageError>([&] { train_tokenizer(options); }, {"wordpiece", "unigram, bpe or byte-bpe"});
   options.algorithm = "bpe";
   options.user_symbols = {"x", "x"};
   options.vocab_size = 400;
