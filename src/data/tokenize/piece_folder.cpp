@@ -167,6 +167,8 @@ std::unique_ptr<PieceClaim> PieceFolder::claim(size_t piece, const std::string& 
   std::error_code error;
   bool is_new = fs::create_directory(claimed, error);
   if (!is_new && !error && take_away(piece, claimed)) is_new = fs::create_directory(claimed, error);
+  // It was there, and its owner took it away before it could be looked at.
+  if (error == std::errc::file_exists && !fs::exists(claimed)) return nullptr;
   if (error) throw base::FileError("cannot create the folder {}: {}", claimed.string(), error.message());
   return is_new ? std::make_unique<PieceClaim>(piece, claimed, std::nullopt, lease_s_) : nullptr;
 }
