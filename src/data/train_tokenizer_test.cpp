@@ -95,8 +95,7 @@ TEST_F(TrainTokenizer, encoding_by_words_equals_the_library_on_whole_texts) {
     EXPECT_EQ(tokenizer.encode("a<|user|>b").at(1), tokenizer.id_of("<|user|>"));
     const std::vector<std::string> texts = {sample_text().substr(0, 3000), " a  b\xE2\x96\x81 c\n\n d<|user|>e <0x41> \xF0\x9F\x98\x80",
                                             std::string(300, ' ') + "x"};
-    for (const auto& text : texts)
-      EXPECT_EQ(tokenizer.encode(text), whole.encode(text)) << algorithm;
+    for (const auto& text : texts) EXPECT_EQ(tokenizer.encode(text), whole.encode(text)) << algorithm;
   }
 }
 
