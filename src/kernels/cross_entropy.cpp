@@ -92,14 +92,15 @@ std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistic
   return {log_sum - statistics.select(2, 2).sum(0), factors};
 }
 
-void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
+void cross_entropy_gradient(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
                             double scale, at::Tensor gradient) {
   const auto elsewhere = targets.lt(0);
   const auto scales = (factors * scale).masked_fill(ignored, 0).unsqueeze(1), at_target = targets.masked_fill(elsewhere, 0).unsqueeze(1);
   // Of the targets, or of index 0 in rows that have theirs elsewhere: subtracted before anything is rounded.
   const auto of_targets =
       (exponentials.gather(1, at_target) * scales).sub_(elsewhere.logical_not().to(exponentials.scalar_type()).mul_(scale).unsqueeze(1));
-  at::mul_out(gradient, exponentials, scales);
+  if (device::is_gpu(gradient) || gradient.scalar_type() == exponentials.scalar_type()) at::mul_out(gradient, exponentials, scales);
+  else gradient.copy_(exponentials.mul_(scales));  // ATen's product would be a third tensor of that size on a CPU
   gradient.scatter_(1, at_target, of_targets.to(gradient.scalar_type()));
 }
 

@@ -27,7 +27,7 @@ at::Tensor cross_entropy_statistics(at::Tensor logits, const at::Tensor& targets
 std::pair<at::Tensor, at::Tensor> combine_statistics(const at::Tensor& statistics, int64_t own, double z_loss = 0);
 
 /// Second half: `gradient`, as above, from what the first left, 0 in rows that `ignored` marks.
-void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
+void cross_entropy_gradient(at::Tensor exponentials, const at::Tensor& targets, const at::Tensor& factors, const at::Tensor& ignored,
                             double scale, at::Tensor gradient);
 
 }  // namespace ingot::kernels

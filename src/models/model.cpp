@@ -371,7 +371,9 @@ at::Tensor Model::loss(const at::Tensor& ids, const at::Tensor& targets, double 
 // Rows of tokens and behind them as many masks, whose targets are the tokens themselves where the token before has them as its next.
 at::Tensor Model::loss_with_drafts(const at::Tensor& ids, const at::Tensor& targets, double scale, ForwardContext context) {
   const int64_t seq = ids.size(1);
-  const auto own = device::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
+  auto own = device::cat({at::full_like(targets.narrow(1, 0, 1), -100), targets.narrow(1, 0, seq - 1)}, 1);
+  // Where a document was cut, the target before it is the token that follows the cut.
+  if (const auto& is_start = context.sequences->is_start(); is_start.defined()) own.masked_fill_(is_start, -100);
   context.sequences = layers::Sequences::with_drafts(context.sequences, config_.draft_block);
   const at::Tensor total = context.draft_loss, losses = context.losses;
   const auto wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;

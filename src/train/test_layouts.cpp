@@ -184,6 +184,7 @@ std::vector<TestLayout> fine_tuned_layouts() {
                    .variable = true});
   all.push_back({.parallel = whole_tokens, .ranks = 4, .microbatch = 3, .pairs = true, .variable = true});
   all.push_back({.parallel = P{.zero = 3}, .ranks = 3, .family = "linear_llama", .microbatch = 2, .seq = 24, .variable = true});
+  all.push_back({.parallel = P{.zero = 3}, .ranks = 2, .microbatch = 2, .draft = 4, .variable = true});
   all.push_back({.parallel = experts, .ranks = 2, .family = "zaya1", .microbatch = 3, .seq = 24, .variable = true});
   all.push_back({.parallel = experts, .ranks = 2, .family = "qwen3_moe", .top_k = 2, .variable = true, .balance = "batch"});
   all.push_back({.parallel = P{.tensor = 2, .zero = 1}, .ranks = 2, .family = "gemma2", .draft = 4});

@@ -78,7 +78,7 @@ RunForecast forecast_of(const train::RunConfig& config, const mesh::Mesh& mesh, 
   }
   const auto record = known_outcomes();
   for (const auto& [number, phase] : phases) {
-    PhaseForecast entry{phase.name, identity_of(config, mesh, planner.model(), phase.shape, profile), {}};
+    PhaseForecast entry{phase.name, identity_of(config, mesh, planner.model(), phase.shape, profile), {}, config.data.rows != "variable"};
     entry.calibration = calibrate(entry.outcome, phase.plan.step_s(), forecast.memory_bytes, record);
     forecast.calibrated_step_ms.resize(number + 1, 0);
     forecast.calibrated_step_ms[number] = entry.outcome.calibrated_step_s * 1e3;

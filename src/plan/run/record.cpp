@@ -64,7 +64,7 @@ Outcome identity_of(const train::RunConfig& config, const mesh::Mesh& mesh, cons
   o.shape = fmt::format("{} parameters, {} layers, hidden {}; {} x {} tokens a rank, {} at a time, recompute {}{}, {}, {}",
                         model.parameters().weight_elements(), config.model.layers, config.model.hidden, shape.batch, shape.seq,
                         shape.sequences_at_once(), recompute_name(shape.recompute), shape.offloads_activations ? " offloaded" : "",
-                        shape.optimizer.name, config.data.packing);
+                        shape.optimizer.name, config.data.packing + (config.data.rows == "variable" ? ", variable rows" : ""));
   return o;
 }
 
@@ -109,6 +109,7 @@ void keep_outcomes(const RunForecast& forecast, const train::Measured& measured,
     auto entry = nlohmann::ordered_json::parse(to_json_line(o));
     entry["phase"] = phase.phase;
     kept.push_back(std::move(entry));
+    if (!phase.has_full_rows) o.measured_step_s = 0;
     if (cache.empty() || !(o.has_step() || o.has_memory())) continue;
     try {
       append_to_record(record_path(cache), o);

@@ -20,6 +20,7 @@ struct PhaseForecast {
   std::string phase;
   Outcome outcome;
   Calibration calibration;
+  bool has_full_rows = true;  // else steps are shorter than predicted, and say nothing of others
 };
 struct RunForecast {
   train::Forecast numbers;

@@ -233,7 +233,8 @@ class Reader {
     for (auto& curve : metrics_.evaluations)
       while (!curve.step.empty() && curve.step.back() >= line_.step)
         for (auto* column : {&curve.step, &curve.value, &curve.error}) column->pop_back();
-    while (!metrics_.source_loss.empty() && metrics_.source_loss.back().first_step >= line_.step) metrics_.source_loss.pop_back();
+    // With the steps of the last stretch that are not done again: what it adds up cannot be told apart.
+    while (!metrics_.source_loss.empty() && metrics_.source_loss.back().last_step >= line_.step) metrics_.source_loss.pop_back();
     while (!metrics_.load.empty() && metrics_.load.back().first_step >= line_.step) metrics_.load.pop_back();
     while (!metrics_.restarts.empty() && metrics_.restarts.back().step > line_.step) metrics_.restarts.pop_back();
     const double time_s = line_.values[static_cast<size_t>(Field::time_s)];

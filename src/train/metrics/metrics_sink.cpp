@@ -1,8 +1,11 @@
 #include "train/metrics/metrics_sink.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -36,7 +39,6 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
   if (r.predicted_memory_bytes > 0) all.push_back({"memory/predicted_memory_bytes", static_cast<double>(r.predicted_memory_bytes)});
   if (r.calibrated_step_ms > 0) all.push_back({"speed/calibrated_step_ms", r.calibrated_step_ms});
   if (r.validation_loss) all.push_back({"train/validation_loss", *r.validation_loss});
-  for (const auto& source : r.source_loss) all.push_back({"source_loss/" + tag_of(source.source), source.loss});
   if (r.expert_load) all.push_back({"experts/max_over_mean", r.expert_load->imbalance()});
   if (r.balance_loss) all.push_back({"experts/balance_loss", *r.balance_loss});
   if (r.router_z_loss) all.push_back({"experts/router_z_loss", *r.router_z_loss});
@@ -56,6 +58,13 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
       all.push_back({"evaluations/" + tag, metric.value});
       if (metric.error) all.push_back({"evaluations/" + tag + "_stderr", *metric.error});
     }
+  // Last, since there may be more of them than a receiver takes. Paths that differ in other signs alone are numbered.
+  std::map<std::string, int> seen;
+  for (const auto& source : r.source_loss) {
+    const auto tag = "source_loss/" + tag_of(source.source);
+    const int number = ++seen[tag];
+    all.push_back({number == 1 ? tag : fmt::format("{}_{}", tag, number), source.loss});
+  }
   return all;
 }
 
