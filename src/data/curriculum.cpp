@@ -134,23 +134,28 @@ int64_t Curriculum::row_of(int64_t sample) const {
 }
 
 std::shared_ptr<const Curriculum> make_curriculum(const DataSource& source, const IndexedDataset& dataset, const Packing& packing,
-                                                  int64_t seq_len, uint64_t seed, int64_t number) {
+                                                  uint64_t seed, int64_t number) {
   if (source.curriculum == "none") return nullptr;
   const auto scores = source.curriculum == "score" ? read_scores(source.curriculum_scores, dataset.documents()) : std::vector<double>();
   const int64_t rows = packing.rows(), unit_rows = (rows + Curriculum::kMostUnits - 1) / Curriculum::kMostUnits;
+  int64_t tokens = 0;  // of all rows
   std::vector<double> difficulty;
   difficulty.reserve(static_cast<size_t>((rows + unit_rows - 1) / unit_rows));
   for (int64_t unit = 0; unit < rows; unit += unit_rows) {
     Sum sum;
     for (int64_t row = unit; row < std::min(unit + unit_rows, rows); ++row)
       for (const Slice& piece : packing.pieces(row)) add(dataset, piece, scores, sum);
+    tokens += sum.tokens;
     difficulty.push_back(sum.tokens > 0 ? sum.total / static_cast<double>(sum.tokens) : kHardest);
   }
+  // As many rows as have the curriculum's tokens, in the mean, rounded up: rows are not full in every packing.
+  const int64_t behind = std::max<int64_t>(0, tokens - source.curriculum_tokens);
+  const int64_t samples = rows - (tokens > 0 ? part_of(rows, behind, tokens) : 0);
   return std::make_shared<Curriculum>(rows, unit_rows, difficulty,
                                       Curriculum::Options{.seed = seed,
                                                           .source = number,
                                                           .start = source.curriculum_start,
-                                                          .samples = (source.curriculum_tokens + seq_len - 1) / seq_len,
+                                                          .samples = samples,
                                                           .by_root = source.curriculum_pace == "root"});
 }
 

@@ -55,6 +55,6 @@ class Curriculum {
 /// Of rows of a packing: the mean over tokens of their document's length in the row, or of its score. Null for curriculum = "none". Throws
 /// DataError "FILE:LINE: …" for a file that does not hold a finite number for each document.
 std::shared_ptr<const Curriculum> make_curriculum(const DataSource& source, const IndexedDataset& dataset, const Packing& packing,
-                                                  int64_t seq_len, uint64_t seed, int64_t number);
+                                                  uint64_t seed, int64_t number);
 
 }  // namespace ingot::data

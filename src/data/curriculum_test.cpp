@@ -157,6 +157,28 @@ TEST_F(LoaderWithCurriculum, restarts_ranks_and_other_weights_change_no_draw) {
   EXPECT_NE(without[0], expected[0]);
 }
 
+// Regression: tokens were counted in rows of seq_len, which those of documents are not.
+TEST_F(LoaderWithCurriculum, tokens_are_those_of_the_rows) {
+  config.sources.resize(1);
+  const auto curriculum = [&](int64_t tokens) {
+    config.sources[0].curriculum_tokens = tokens;
+    return Loader(config, Split::train).state(0, 0).sources[0].curriculum;
+  };
+  const auto until = [](int64_t sample) { return ::testing::HasSubstr(fmt::format(" until sample {},", sample)); };
+  for (const char* packing : {"stream", "best_fit", "documents"}) {
+    config.packing = packing;
+    const Loader loader(config, Split::train);
+    const int64_t rows = loader.packing(0).rows();
+    int64_t tokens = 0;
+    for (int64_t sample = 0; sample < rows; ++sample)
+      for (const Slice& piece : loader.origin(sample).pieces) tokens += piece.end - piece.begin;
+    EXPECT_THAT(curriculum(tokens / 3), until((rows * (tokens / 3) + tokens - 1) / tokens)) << packing;
+    EXPECT_THAT(curriculum(1), until(1)) << packing;
+    for (const int64_t all : {int64_t{0}, tokens, INT64_MAX}) EXPECT_THAT(curriculum(all), until(rows)) << packing;
+    if (packing == std::string("stream")) EXPECT_THAT(curriculum(32 * 50 + 1), until(51));
+  }
+}
+
 TEST_F(LoaderWithCurriculum, scores_order_rows_and_another_file_is_not_resumed_from) {
   std::string scores;
   for (size_t document = 0; document < lengths.size(); ++document) scores += fmt::format("{}\r\n", -static_cast<double>(document) / 3);

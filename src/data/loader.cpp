@@ -124,7 +124,7 @@ SampleOrder Loader::order_of(const Source& source, const DataSource& described) 
         "reset_dataloader = true",
         source.path);
   if (described.unit_tokens == 0) {
-    options.curriculum = make_curriculum(described, *source.dataset, *source.packing, config_.seq_len, options.seed, options.source);
+    options.curriculum = make_curriculum(described, *source.dataset, *source.packing, options.seed, options.source);
     for (const auto& drawn : described.drawn) options.first += drawn.samples;
     return SampleOrder(options);
   }
