@@ -16,7 +16,8 @@ namespace {
 
 void declare_phase(SettingsTable& table, PhaseConfig& p) {
   table.add("name", p.name, "shown in the log");
-  table.add("tokens", p.tokens, at_least(0), "length in tokens, rounded up to whole steps");
+  table.add("tokens", p.tokens, at_least(0),
+            "length in tokens, rounded up to whole steps; each row counts as seq_len of them, whatever stands in it");
   table.add("steps", p.steps, at_least(0), "length in steps, instead of tokens");
   table.add("seq_len", p.seq_len, at_least(0), "context length; 0 = data.seq_len");
   table.add("batch_size", p.batch_size, at_least(0), "sequences per step; 0 = train.batch_size");
@@ -35,7 +36,8 @@ void declare_phase(SettingsTable& table, PhaseConfig& p) {
             "evaluation_every, optimizer.offload, data.prefetch and checkpoint.every: another layout takes a checkpoint at the phase's "
             "first step");
   table.add("reset_dataloader", p.reset_dataloader,
-            "true: all sources begin anew, in another order; false: each goes on with what the phases before have not drawn from it");
+            "true: all sources begin anew, in another order and without curricula; false: each goes on with what the phases before have "
+            "not drawn from it");
 }
 
 }  // namespace

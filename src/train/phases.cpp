@@ -42,6 +42,11 @@ void weigh(Phase& phase) {
   auto& data = phase.data;
   const auto has_epochs = [](const data::DataSource& source) { return source.epochs > 0; };
   if (data.temperature == 0 && std::none_of(data.sources.begin(), data.sources.end(), has_epochs)) return;
+  if (data.packing == "documents" || data.packing == "pairs")
+    throw base::ConfigError(
+        "phase '{}': data.temperature, and epochs of sources, count rows of data.seq_len tokens, and with data.packing = \"{}\" rows have "
+        "as many as their documents: set the sources' weights instead",
+        phase.name, data.packing);
   const double learned = data.validation.empty() ? 1 - data.validation_fraction : 1;
   const auto samples = static_cast<double>(phase.samples_before(phase.steps));
   double taken = 0, others = 0;
@@ -118,6 +123,12 @@ void go_on(std::vector<Phase*> phases, int64_t seed) {
   }
 }
 
+// Easy rows come first once in a run, and not again behind reset_dataloader.
+void leave_out_curricula(const std::vector<Phase*>& phases) {
+  for (auto* phase : phases)
+    for (auto& source : phase->data.sources) source.curriculum = "none", source.curriculum_scores.clear();
+}
+
 // Fewest steps of so many tokens or more.
 int64_t steps_for(const Phase& phase, int64_t tokens) {
   const int64_t samples = (tokens + phase.data.seq_len - 1) / phase.data.seq_len, ramp = phase.samples_before(phase.ramp_steps);
@@ -172,8 +183,10 @@ static std::vector<Phase> lay_out(const RunConfig& config, bool looks_at_data) {
   }
   for (size_t first = 0; first < phases.size();) {
     std::vector<Phase*> together = {&phases[first]};
+    const bool is_reset = first > 0;
     const auto seed = config.data.seed + static_cast<int64_t>(first);
     for (++first; first < phases.size() && !described[first].reset_dataloader; ++first) together.push_back(&phases[first]);
+    if (is_reset) leave_out_curricula(together);
     go_on(together, seed);
   }
   return phases;

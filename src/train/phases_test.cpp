@@ -152,6 +152,23 @@ TEST_P(Draws, a_curriculum_goes_on_from_phase_to_phase) {
   EXPECT_THROW(drawn(), base::ConfigError);
 }
 
+// Regression: it began with the easy rows again.
+TEST_P(Draws, a_phase_behind_reset_dataloader_has_no_curriculum) {
+  config.data.sources[0].curriculum = "score";
+  config.data.sources[0].curriculum_scores = "scores";
+  config.train.phases = {{.name = "one", .steps = 30},
+                         {.name = "two", .steps = 30},
+                         {.name = "three", .steps = 30, .seq_len = 32, .reset_dataloader = true},
+                         {.name = "four", .steps = 30, .sources = {source(1, "a")}}};
+  const auto phases = lay_out_phases(config);
+  for (size_t p = 0; p < phases.size(); ++p) {
+    const auto& of_phase = phases[p].data.sources[0];
+    EXPECT_EQ(of_phase.curriculum, p < 2 ? "score" : "none") << phases[p].name;
+    EXPECT_EQ(of_phase.curriculum_scores, p < 2 ? "scores" : "") << phases[p].name;
+    if (p >= 2) EXPECT_NO_THROW(data::Loader(phases[p].data, data::Split::train)) << phases[p].name;
+  }
+}
+
 TEST_P(Draws, another_length_draws_no_token_that_was_drawn) {
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{16, 64, 16}, {48, 16, 40}, {64, 64, 32}}) {
     config.train.phases.clear();
@@ -250,6 +267,21 @@ TEST_F(Blends, a_temperature_takes_the_sizes_into_account) {
   EXPECT_EQ(drawn(), (std::vector<int64_t>{180, 180}));
   config.data.sources[1].path = (folder / "nothing").string();
   EXPECT_THROW(lay_out_phases_over_data(config), base::FileError);
+}
+
+// Regression: shares were those of rows of seq_len tokens.
+TEST_F(Blends, rows_of_documents_take_weights_alone) {
+  for (const char* packing : {"documents", "pairs"}) {
+    config.data.packing = packing;
+    const auto words = {std::string("data.temperature"), std::string("epochs"), fmt::format("data.packing = \"{}\"", packing)};
+    EXPECT_EQ(weights(), (std::vector<double>{1, 1}));
+    config.data.temperature = 2;
+    data::expect_error<base::ConfigError>([&] { weights(); }, words);
+    config.data.temperature = 0;
+    config.data.sources[0].epochs = 2;
+    data::expect_error<base::ConfigError>([&] { weights(); }, words);
+    config.data.sources[0].epochs = 0;
+  }
 }
 
 TEST_F(Blends, phases_write_epochs_before_the_path) {
