@@ -33,6 +33,7 @@ std::vector<int64_t> documents_of(const train::Phase& phase) {
       if (!data::has_index(source.path)) return {};
     auto settings = phase.data;
     settings.rows = "fixed";
+    for (auto& source : settings.sources) source.curriculum = "none", source.curriculum_scores.clear();  // it begins with rows unlike most
     const data::Loader loader(settings, data::Split::train);
     const auto batch = loader.batch(0, std::min(kRows, loader.samples()));
     for (int64_t row = 0; row < batch.batch; ++row) {
