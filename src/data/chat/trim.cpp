@@ -20,9 +20,9 @@ std::vector<Thought> thoughts_of(const std::vector<Part>& parts, const TrimOptio
   for (size_t p = 0; p < parts.size(); ++p) {
     if (!parts[p].is_answer) continue;
     const auto& text = parts[p].text;
-    size_t at = 0;
+    size_t at = 0, open = text.find(options.open);
     for (size_t close; (close = text.find(options.close, at)) != std::string::npos; at = close + options.close.size()) {
-      const size_t open = text.find(options.open, at);
+      if (open < at) open = text.find(options.open, at);
       const bool has_open = open < close;
       if (!has_open && at > 0) continue;  // closed twice
       thoughts.push_back({p, has_open ? open + options.open.size() : 0, close, has_open});
@@ -33,26 +33,34 @@ std::vector<Thought> thoughts_of(const std::vector<Part>& parts, const TrimOptio
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-// With its tags, where both are the answer's, and the white space behind them; else what stands between them.
-void remove(std::vector<Part>& parts, const Thought& thought, const TrimOptions& options) {
-  auto& text = parts[thought.part].text;
-  size_t begin = thought.begin, end = thought.end;
-  if (thought.has_open) {
-    begin -= options.open.size(), end += options.close.size();
-    while (end < text.size() && is_space(text[end])) ++end;
+// Each with its tags, where both are the answer's, and the white space behind them; else what stands between them.
+void remove(std::vector<Part>& parts, std::span<const Thought> thoughts, const TrimOptions& options) {
+  for (size_t t = 0; t < thoughts.size();) {
+    auto& text = parts[thoughts[t].part].text;
+    std::string kept;
+    size_t at = 0;
+    for (const size_t part = thoughts[t].part; t < thoughts.size() && thoughts[t].part == part; ++t) {
+      size_t begin = thoughts[t].begin, end = thoughts[t].end;
+      if (thoughts[t].has_open) {
+        begin -= options.open.size(), end += options.close.size();
+        while (end < text.size() && is_space(text[end])) ++end;
+      }
+      if (begin > at) kept.append(text, at, begin - at);
+      at = std::max(at, end);
+    }
+    text = kept.append(text, at, std::string::npos);
   }
-  text.erase(begin, end - begin);
 }
 
-// How many of the ids are those of the text's first `bytes` bytes alone; the one behind them may have some of these and more.
+// How many of the ids are those of the text's first `bytes` bytes alone, and those that these have instead of the ones behind.
 struct FirstIds {
   size_t count = 0;
-  bool is_all = true;
+  std::vector<int32_t> others;
 };
 FirstIds ids_of_first(const std::string& text, size_t bytes, const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   const auto first = tokenizer.encode(std::string_view(text).substr(0, bytes));
   const auto differs = std::mismatch(first.begin(), first.end(), ids.begin(), ids.end()).first;
-  return {static_cast<size_t>(differs - first.begin()), differs == first.end()};
+  return {static_cast<size_t>(differs - first.begin()), {differs, first.end()}};
 }
 
 // The largest number of ids, at most `count`, whose text ends with a character and is what the text of all begins with.
@@ -88,7 +96,14 @@ bool cut_end(EncodedConversation& encoded, const std::vector<Part>& parts, const
   // A token that also has something of a tag is not the thought's.
   const auto opened = ids_of_first(whole, before + thought.begin, encoded.ids, tokenizer);
   const size_t to = ids_of_first(whole, before + thought.end, encoded.ids, tokenizer).count;
-  const size_t from = std::min(opened.count + (opened.is_all ? 0 : 1), to);
+  size_t from = std::min(opened.count, to);
+  if (!opened.others.empty()) {
+    const size_t bytes = tokenizer.decode(opened.others, true).size();
+    const auto behind = std::span(encoded.ids).first(to).subspan(from);
+    size_t count = 0;
+    while (count < behind.size() && (count == 0 || tokenizer.decode(behind.first(count), true).size() < bytes)) ++count;
+    from += count;
+  }
   if (to - from < too_many) return false;
   const size_t kept = whole_characters(std::span(encoded.ids).subspan(from, to - from), to - from - too_many, tokenizer);
   erase(encoded, from + kept, to);
@@ -109,7 +124,7 @@ EncodedConversation encode_trimmed(const std::vector<Part>& given, const Tokeniz
   trimming.thoughts = static_cast<int64_t>(thoughts.size());
   if (thoughts.size() > 1) {
     trimming.removed_thoughts = trimming.thoughts - 1;
-    for (size_t i = thoughts.size() - 1; i-- > 0;) remove(parts, thoughts[i], options);
+    remove(parts, std::span(thoughts).first(thoughts.size() - 1), options);
     encoded = encode_parts(parts, tokenizer);
     thoughts = thoughts_of(parts, options);
   }

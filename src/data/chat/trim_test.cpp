@@ -1,5 +1,7 @@
 #include "data/chat/trim.h"
 
+#include <chrono>
+
 #include "base/random.h"
 #include "data/test_support.h"
 #include "data/tokenize/byte_tokenizer.h"
@@ -26,6 +28,18 @@ class PairTokenizer : public ByteTokenizer {
       if (id & 256) text += static_cast<char>(id >> 9);
     }
     return text;
+  }
+};
+
+// From the end of the text: what stands behind a tag changes all tokens before it.
+class PairsFromEndTokenizer : public PairTokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view text) const override {
+    const size_t odd = text.size() % 2;
+    auto ids = PairTokenizer::encode(text.substr(0, odd));
+    const auto others = PairTokenizer::encode(text.substr(odd));
+    ids.insert(ids.end(), others.begin(), others.end());
+    return ids;
   }
 };
 
@@ -127,6 +141,32 @@ TEST(Trim, no_character_is_cut_apart) {
       {1, "a\U0001F600\u00e9"}, {3, "a\U0001F600\u00e9"}, {4, "a\U0001F600"}, {6, "a"}, {9, "a"}, {10, ""}};
   for (const auto& [too_many, kept] : expected)
     EXPECT_EQ(trimmed(parts, whole - too_many).text, text_of(turn("?", "<think>" + kept + "</think>4"))) << too_many;
+}
+
+// Regression: of the tokens that a thought changes in its tag one was left alone, however many these are.
+TEST(Trim, a_tag_stays_whole_where_the_thought_changes_several_of_its_tokens) {
+  const PairsFromEndTokenizer tokenizer;
+  for (const char* question : {"?", "??"}) {
+    const auto parts = turn(question, "<think>abcdefg</think>42");
+    const auto whole = static_cast<int64_t>(tokenizer.encode(text_of(parts)).size());
+    EXPECT_EQ(trimmed(parts, whole - 2, tokenizer).text, text_of(turn(question, "<think>abc</think>42")));
+    EXPECT_EQ(trimmed(parts, whole - 3, tokenizer).text, text_of(turn(question, "<think>a</think>42")));
+    EXPECT_EQ(trimmed(parts, whole - 4, tokenizer).trimming.outcome, Outcome::left_out);
+  }
+}
+
+// Regression: the whole text was gone through again for each tag.
+TEST(Trim, many_tags_take_no_longer_than_a_long_text) {
+  constexpr int kTags = 200'000;
+  const auto start = std::chrono::steady_clock::now();
+  std::string closed = "a", thoughts;
+  for (int i = 0; i < kTags; ++i) closed += "</think>", thoughts += "b<think>c</think>\n";
+  EXPECT_EQ(trimmed(turn("?", closed), 40).trimming.outcome, Outcome::left_out);
+  const auto expected = text_of(turn("?", std::string(kTags, 'b') + "<think></think>\n"));
+  const auto left = trimmed(turn("?", thoughts), static_cast<int64_t>(expected.size()));
+  EXPECT_TRUE(left.text == expected) << left.text.size() << " bytes";
+  EXPECT_EQ(left.trimming.removed_thoughts, kTags - 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 // Any texts and budgets: what comes out is what went in but for thoughts, of which the last keeps a beginning that is as long as it can be.
