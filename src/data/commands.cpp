@@ -273,7 +273,7 @@ int run_data_train_classifier(const TrainClassifierCommand& command, std::ostrea
 
 namespace {
 
-constexpr int64_t kLargestBlend = int64_t{64} << 20;
+constexpr int64_t kLargestBlend = int64_t{4} << 20;
 
 ImportedBlend blend_of(const ImportBlendCommand& command) {
   const bool is_split = !command.train_data_path.empty() || !command.valid_data_path.empty() || !command.test_data_path.empty();

@@ -160,12 +160,16 @@ class DataPrefix {
 
   // The value with the lines that follow, to its last bracket; at_ is behind it then.
   std::string up_to_end(const Line& key, std::string value, char open, char close) {
-    const auto depth = [&] { return std::count(value.begin(), value.end(), open) - std::count(value.begin(), value.end(), close); };
-    for (++at_; depth() > 0; ++at_) {
+    const auto opened_in = [&](const std::string& text) {
+      return std::count(text.begin(), text.end(), open) - std::count(text.begin(), text.end(), close);
+    };
+    auto depth = opened_in(value);
+    for (++at_; depth > 0; ++at_) {
       if (at_ == lines_.size()) throw wrong(key, fmt::format("\"{}\" is not closed", open));
+      depth += opened_in(lines_[at_].text);
       value += " " + lines_[at_].text;
     }
-    if (depth() < 0 || value.back() != close) throw wrong(key, fmt::format("the list does not end with \"{}\"", close));
+    if (depth < 0 || value.back() != close) throw wrong(key, fmt::format("the list does not end with \"{}\"", close));
     return value.substr(1, value.size() - 2);
   }
 

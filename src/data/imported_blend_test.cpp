@@ -121,6 +121,15 @@ TEST(ImportedBlend, is_read_or_refused_however_it_is_damaged) {
             [](const std::string& text) { settings_of(parse_per_split_data_args(text, "x")); });
 }
 
+// Regression: the whole list was gone through again for each of its lines.
+TEST(ImportedBlend, a_list_of_many_lines_is_read_at_once) {
+  constexpr size_t kSources = 300'000;
+  std::string yaml = "data_prefix: [";
+  for (size_t i = 0; i < kSources; ++i) yaml += "\n1, A,";
+  EXPECT_EQ(parse_nemo_data_prefix(yaml + "]", "x").train.size(), kSources);
+  expect_error<DataError>([&] { parse_nemo_data_prefix(yaml, "x"); }, {"x:1: \"[\" is not closed"});
+}
+
 struct ImportBlend : ::testing::Test {
   TemporaryFolder folder;
   std::string a, b;
@@ -171,6 +180,8 @@ TEST_F(ImportBlend, wrong_calls_write_nothing) {
   expect_error<DataError>([&] { run_data_import_blend({.valid_data_path = {a}, .output = toml}, out); },
                           {"--train-data-path: there are no"});
   expect_error<base::FileError>([&] { run_data_import_blend({.nemo = (folder / "none").string()}, out); }, {"none"});
+  const auto large = folder.write("large", std::string((4 << 20) + 1, ' ')).string();
+  expect_error<base::FileError>([&] { run_data_import_blend({.data_args_path = large, .output = toml}, out); }, {"large"});
   EXPECT_FALSE(fs::exists(toml));
   EXPECT_EQ(out.str(), "");
 }
