@@ -514,6 +514,14 @@ def prefetched():
         seen += [one for state in states for one in state["tokens"]]
         assert all(not state["rows"] for state in states) and Counter(seen) == Counter(range(next(token))), (trial, layouts)
     assert made_ahead > 100, made_ahead
+    seen = []
+
+    def broken(stream, place):
+        if place == 5:
+            raise OSError("the disk is gone")
+        return [place] * 4
+    expect(OSError, "the disk is gone", lambda: seen.extend(published_loader()(broken, ["a"], 2, 3)))
+    assert len(seen) == 10, seen
     print("ok rows made ahead by the README's loader, on 1 to 8 ranks")
 
 
