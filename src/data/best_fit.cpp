@@ -180,8 +180,8 @@ class BestFitPacking : public Packing {
   // With rows to spare fewer documents are cut; with larger chunks too, but one row costs the packing of its chunk.
   static constexpr int64_t kChunkRows = 256, kSpare = 256, kFewestUnits = 64, kFewestUnitRows = 8;
 
-  BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options, int64_t kept_bytes)
-      : dataset_(dataset), slice_(slice), options_(options), kept_bytes_(kept_bytes) {
+  BestFitPacking(const IndexedDataset& dataset, Slice slice, const PackingOptions& options)
+      : dataset_(dataset), slice_(slice), options_(options) {
     const int64_t tokens = slice.end - slice.begin, longest = std::max(options.unit_tokens, options.seq_len);
     // Units that several lengths share are what a phase may leave out: a small dataset has more of them.
     const int64_t wished =
@@ -309,7 +309,7 @@ class BestFitPacking : public Packing {
     if (auto kept = kept_chunk(chunk)) return kept;  // by another thread
     kept_.push_front({chunk, packed});
     kept_at_[chunk] = kept_.begin();
-    for (used_bytes_ += bytes_of(*packed); used_bytes_ > kept_bytes_ && kept_.size() > 1; kept_.pop_back()) {
+    for (used_bytes_ += bytes_of(*packed); used_bytes_ > options_.kept_bytes && kept_.size() > 1; kept_.pop_back()) {
       used_bytes_ -= bytes_of(*kept_.back().packed);
       kept_at_.erase(kept_.back().chunk);
     }
@@ -334,7 +334,6 @@ class BestFitPacking : public Packing {
   const IndexedDataset& dataset_;
   Slice slice_;
   PackingOptions options_;
-  int64_t kept_bytes_;
   int64_t chunks_ = 0, chunk_rows_ = 0;
   mutable std::mutex mutex_;
   mutable std::list<Kept> kept_;  // used last first
@@ -348,9 +347,8 @@ PackedChunk pack_best_fit(std::span<const DocumentPiece> pieces, int64_t rows, i
   return BestFit(rows, seq_len).pack(pieces);
 }
 
-std::unique_ptr<Packing> make_best_fit_packing(const IndexedDataset& dataset, Slice slice, const PackingOptions& options,
-                                               int64_t kept_bytes) {
-  return std::make_unique<BestFitPacking>(dataset, slice, options, kept_bytes);
+std::unique_ptr<Packing> make_best_fit_packing(const IndexedDataset& dataset, Slice slice, const PackingOptions& options) {
+  return std::make_unique<BestFitPacking>(dataset, slice, options);
 }
 
 }  // namespace ingot::data

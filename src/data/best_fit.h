@@ -39,8 +39,7 @@ class PackedChunk {
 /// cut.
 PackedChunk pack_best_fit(std::span<const DocumentPiece> pieces, int64_t rows, int64_t seq_len);
 
-/// Keeps at most `kept_bytes` of packed chunks, and always the last one: of a chunk of T tokens there are at most T/2 pieces.
-std::unique_ptr<Packing> make_best_fit_packing(const IndexedDataset& dataset, Slice slice, const PackingOptions& options,
-                                               int64_t kept_bytes = int64_t{64} << 20);
+/// Keeps at most options.kept_bytes of packed chunks, and always the last one: of a chunk of T tokens there are at most T/2 pieces.
+std::unique_ptr<Packing> make_best_fit_packing(const IndexedDataset& dataset, Slice slice, const PackingOptions& options);
 
 }  // namespace ingot::data

@@ -207,7 +207,8 @@ TEST(BestFit, rows_do_not_depend_on_what_was_asked_for_before) {
   };
   const auto expected = everything(*make_best_fit_packing(dataset, slice, {.seq_len = 256}));
   for (uint64_t history = 0; history < 20; ++history) {
-    const auto packing = make_best_fit_packing(dataset, slice, {.seq_len = 256}, static_cast<int64_t>(draw(history, 0, 20'000)));
+    const auto packing =
+        make_best_fit_packing(dataset, slice, {.seq_len = 256, .kept_bytes = static_cast<int64_t>(draw(history, 0, 20'000))});
     std::vector<std::jthread> ranks;
     std::atomic<int> wrong = 0;
     for (uint64_t rank = 0; rank < 1 + history % 4; ++rank)
@@ -228,7 +229,7 @@ TEST(BestFit, rows_do_not_depend_on_what_was_asked_for_before) {
 TEST(BestFit, memory_stays_below_its_bound_whatever_the_size_of_the_data_set) {
   const TemporaryFolder folder;
   const IndexedDataset dataset(counting_dataset(folder, "d", std::vector<int>(400'000, 3)));
-  const auto packing = make_best_fit_packing(dataset, {0, dataset.tokens()}, {.seq_len = 64}, 1 << 20);
+  const auto packing = make_best_fit_packing(dataset, {0, dataset.tokens()}, {.seq_len = 64, .kept_bytes = 1 << 20});
   const auto used = [] { return static_cast<int64_t>(mallinfo2().uordblks); };
   const int64_t before = used();
   if (before == 0) GTEST_SKIP() << "not this allocator";

@@ -21,6 +21,7 @@ class DocumentRows : public Packing {
     for (int64_t document = first_; document < end_; ++document) {
       if ((document - first_) % kBlock == 0) rows_before_.push_back(rows_);
       rows_ += rows_of(document);
+      if (document % kReleasedDocuments == kReleasedDocuments - 1) dataset.release_pages();
     }
     if (rows_ == 0)
       throw base::DataError("{}: its {} tokens hold no document of two tokens or more: there is nothing to learn",
@@ -54,7 +55,7 @@ class DocumentRows : public Packing {
   }
 
  private:
-  static constexpr int64_t kBlock = 64;
+  static constexpr int64_t kBlock = 64, kReleasedDocuments = int64_t{1} << 20;
   struct Piece {
     int64_t begin = 0, end = 0;
     bool has_next = false;  // the document goes on behind it

@@ -14,6 +14,9 @@ using base::DataError;
 
 namespace {
 
+// Of packed chunks, which the sources share that a loader has open: what each may keep in any case.
+constexpr int64_t kLeastKeptBytes = int64_t{1} << 20;
+
 // Where the validation part of a dataset begins: at the border of documents nearest to the wished place, unless that would
 // make it less than half or more than one and a half times as large as wished; then a document is cut.
 int64_t validation_begin(const IndexedDataset& dataset, double fraction) {
@@ -55,7 +58,10 @@ Loader::Loader(const DataConfig& config, Split split, const LoaderOptions& optio
     auto& opened = open(source.path, source.weight, source.unit_tokens);
     opened.order = order_of(opened, source);
   }
-  if (split == Split::train) stretches_.push_back({0, weights, Mixture(weights), std::vector<int64_t>(weights.size(), 0)});
+  if (split == Split::validation) return;
+  // Not before rows are laid out and ordered: that goes through the index from front to back.
+  for (const auto& source : sources_) source.dataset->expect_random_reads();
+  stretches_.push_back({0, weights, Mixture(weights), std::vector<int64_t>(weights.size(), 0)});
 }
 
 void Loader::change_weights(int64_t first_sample, const std::vector<double>& weights) {
@@ -96,14 +102,16 @@ Loader::Source& Loader::open(const std::string& path, double weight, int64_t uni
     throw base::ConfigError("{}: pairs of answers are read from local files only: copy the data set", path);
   const CacheOptions cache{.folder = config_.cache, .limit_bytes = config_.cache_mib << 20};
   Source source{path, weight, std::make_unique<IndexedDataset>(path, cache), {}, nullptr, {}, unit_tokens};
-  if (split_ == Split::train) source.dataset->expect_random_reads();
   source.slice = {0, source.dataset->tokens()};
   if (config_.validation.empty() && config_.validation_fraction > 0) {
     const int64_t border = validation_begin(*source.dataset, config_.validation_fraction);
     (split_ == Split::train ? source.slice.end : source.slice.begin) = border;
   }
-  source.packing = make_packing(config_.packing, *source.dataset, source.slice,
-                                {config_.seq_len, config_.reset_documents, options_.pad_id, unit_tokens});
+  PackingOptions options{config_.seq_len, config_.reset_documents, options_.pad_id, unit_tokens};
+  const bool is_of_file = split_ == Split::validation && !config_.validation.empty();
+  const auto sources = static_cast<int64_t>(is_of_file ? config_.validation.size() : config_.sources.size());
+  options.kept_bytes = std::max(kLeastKeptBytes, options.kept_bytes / sources);
+  source.packing = make_packing(config_.packing, *source.dataset, source.slice, options);
   source.dataset->release_pages();  // of many sources the few that it took to open each add up
   return sources_.emplace_back(std::move(source));
 }

@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <map>
 #include <random>
 #include <set>
@@ -235,6 +237,30 @@ TEST(Loader, what_was_read_does_not_stay_in_the_process) {
   const int64_t before = base::resident_bytes();
   for (int64_t sample = 64; sample + 64 <= loader.samples(); sample += 64) loader.fill(sample, 64, batch);
   EXPECT_LT(base::resident_bytes() - before, 4 << 20);
+}
+
+// Regression: each source kept as much as one alone.
+TEST(Loader, sources_share_the_memory_for_packed_chunks) {
+  constexpr int64_t kBound = int64_t{64} << 20;
+  constexpr int kSources = 16, kDocuments = 700'000;
+  const TemporaryFolder folder;
+  const auto path = counting_dataset(folder, "d", std::vector<int>(kDocuments, 3)).string();
+  DataConfig config;
+  config.packing = "best_fit";
+  config.seq_len = 64;
+  for (int s = 0; s < kSources; ++s) {
+    config.sources.push_back({fmt::format("{}{}", path, s), 1});
+    for (const char* ending : {".bin", ".idx"}) fs::create_hard_link(path + ending, config.sources.back().path + ending);
+  }
+  const Loader loader(config, Split::train);
+  const auto used = [] { return static_cast<int64_t>(mallinfo2().uordblks); };
+  const int64_t before = used();
+  if (before == 0) GTEST_SKIP() << "not this allocator";
+  for (size_t s = 0; s < kSources; ++s)
+    for (int64_t row = 0; row < loader.packing(s).rows(); row += loader.packing(s).unit_rows())
+      static_cast<void>(loader.packing(s).pieces(row));
+  EXPECT_LT(used() - before, kBound + kBound / 16) << "of documents whose pieces take " << kSources * kDocuments * 8 << " bytes";
+  EXPECT_GT(used() - before, kBound / 2);
 }
 
 TEST(DataConfig, settings_read_from_toml_and_refuse_unknown_names) {

@@ -39,6 +39,7 @@ struct PackingOptions {
   int32_t pad_id = 0;
   /// Not 0: rows are cut out of units of about so many tokens (stream: exactly), which lie in the same places whatever seq_len is.
   int64_t unit_tokens = 0;
+  int64_t kept_bytes = int64_t{64} << 20;  // best_fit: of packed chunks
 };
 
 class Packing {

@@ -22,8 +22,10 @@ class PairPacking : public Packing {
     if (dataset.documents() % 2 != 0)
       throw DataError("{} holds {} documents, which are not pairs: make it with 'ingot data tokenize --chat --preferences'", name,
                       dataset.documents());
+    constexpr int64_t kReleasedPairs = int64_t{1} << 20;
     int64_t left_out = 0, room = 0, longest = 0;
     for (int64_t pair = 0; pair < dataset.documents() / 2; ++pair) {
+      if (pair % kReleasedPairs == kReleasedPairs - 1) dataset.release_pages();
       const int64_t begin = dataset.document_begin(2 * pair), end = dataset.document_begin(2 * pair + 2);
       if (begin < slice.begin || end > slice.end) continue;
       longest = std::max(longest, end - begin);
