@@ -36,18 +36,20 @@ uint64_t key_of(const Curriculum::Options& options, const char* what, size_t num
   return base::stream_key(options.seed, fmt::format("source {} curriculum {} {}", options.source, what, number));
 }
 
-std::vector<double> read_scores(const std::string& path, int64_t documents) {
+std::vector<float> read_scores(const std::string& path, int64_t documents) {
   std::error_code none;
   std::ifstream file(path);
   if (!file || !fs::is_regular_file(path, none)) throw DataError("curriculum_scores: {} cannot be read", path);
-  std::vector<double> scores;
+  std::vector<float> scores;
+  scores.reserve(static_cast<size_t>(documents));
   std::array<char, 64> line{};
   while (file.getline(line.data(), line.size())) {
     std::string_view text(line.data(), static_cast<size_t>(file.gcount() - (file.eof() ? 0 : 1)));
     while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
     const auto score = base::parse_number(text);
-    if (!score || !std::isfinite(*score)) throw DataError("{}:{}: \"{}\" is not a finite number", path, scores.size() + 1, text);
-    scores.push_back(*score);
+    if (!score || !(std::abs(*score) <= double{std::numeric_limits<float>::max()}))
+      throw DataError("{}:{}: \"{}\" is not a finite number of 32 bits", path, scores.size() + 1, text);
+    scores.push_back(static_cast<float>(*score));
     if (static_cast<int64_t>(scores.size()) > documents)
       throw DataError("{}:{}: the source has {} documents, and a line for each", path, scores.size(), documents);
   }
@@ -63,9 +65,9 @@ struct Sum {
   int64_t tokens = 0;
 };
 
-void add(const IndexedDataset& dataset, const Slice& piece, const std::vector<double>& scores, Sum& sum) {
+void add(const IndexedDataset& dataset, const Slice& piece, const std::vector<float>& scores, Sum& sum) {
   const int64_t length = piece.end - piece.begin;
-  const double each = scores.empty() ? static_cast<double>(length) : scores[static_cast<size_t>(dataset.document_at(piece.begin))];
+  const double each = scores.empty() ? static_cast<double>(length) : double{scores[static_cast<size_t>(dataset.document_at(piece.begin))]};
   sum.total += each * static_cast<double>(length);
   sum.tokens += length;
 }
@@ -106,7 +108,9 @@ Curriculum::Curriculum(int64_t rows, int64_t unit_rows, const std::vector<double
   before_.push_back(taken);
 
   uint64_t hash = 0;
-  for (const uint32_t unit : units_) hash = (hash ^ unit) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+  const auto mix = [&](uint64_t number) { hash = (hash ^ number) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29; };
+  for (const uint32_t unit : units_) mix(unit);
+  for (const int64_t pool : pools_) mix(static_cast<uint64_t>(pool));
   description_ =
       fmt::format("start {} {} until sample {}, order {:016x}", options.start, options.by_root ? "root" : "linear", samples, hash);
 }
@@ -136,18 +140,23 @@ int64_t Curriculum::row_of(int64_t sample) const {
 std::shared_ptr<const Curriculum> make_curriculum(const DataSource& source, const IndexedDataset& dataset, const Packing& packing,
                                                   uint64_t seed, int64_t number) {
   if (source.curriculum == "none") return nullptr;
-  const auto scores = source.curriculum == "score" ? read_scores(source.curriculum_scores, dataset.documents()) : std::vector<double>();
+  const auto scores = source.curriculum == "score" ? read_scores(source.curriculum_scores, dataset.documents()) : std::vector<float>();
   const int64_t rows = packing.rows(), unit_rows = (rows + Curriculum::kMostUnits - 1) / Curriculum::kMostUnits;
-  int64_t tokens = 0;  // of all rows
+  constexpr int64_t kReleasedPieces = int64_t{1} << 20;
+  int64_t tokens = 0, pieces = 0;  // of all rows
   std::vector<double> difficulty;
   difficulty.reserve(static_cast<size_t>((rows + unit_rows - 1) / unit_rows));
   for (int64_t unit = 0; unit < rows; unit += unit_rows) {
     Sum sum;
     for (int64_t row = unit; row < std::min(unit + unit_rows, rows); ++row)
-      for (const Slice& piece : packing.pieces(row)) add(dataset, piece, scores, sum);
+      for (const Slice& piece : packing.pieces(row)) {
+        add(dataset, piece, scores, sum);
+        if (++pieces % kReleasedPieces == 0) dataset.release_pages();
+      }
     tokens += sum.tokens;
     difficulty.push_back(sum.tokens > 0 ? sum.total / static_cast<double>(sum.tokens) : kHardest);
   }
+  dataset.release_pages();
   // As many rows as have the curriculum's tokens, in the mean, rounded up: rows are not full in every packing.
   const int64_t behind = std::max<int64_t>(0, tokens - source.curriculum_tokens);
   const int64_t samples = rows - (tokens > 0 ? part_of(rows, behind, tokens) : 0);

@@ -73,6 +73,15 @@ TEST(Curriculum, goes_from_easy_to_hard_and_mixes_what_it_may_draw) {
   EXPECT_EQ(curriculum.pool_at(0), kRows / 5);
 }
 
+// The order of the rows alone does not say which of them a sample may be.
+TEST(Curriculum, description_knows_the_pools) {
+  const std::vector<double> difficulty(1000, 1);
+  const auto description = [&](double start) { return Curriculum(1000, 1, difficulty, {.seed = 1, .start = start}).description(); };
+  const auto hash = [&](double start) { return description(start).substr(description(start).find("order")); };
+  EXPECT_EQ(hash(0.2), hash(0.2));
+  EXPECT_NE(hash(0.2), hash(0.3));
+}
+
 struct LoaderWithCurriculum : ::testing::Test {
   TemporaryFolder folder;
   DataConfig config;
@@ -215,6 +224,7 @@ TEST_F(LoaderWithCurriculum, wrong_files_and_settings_are_named) {
                                                         {most + "nan\n", ":300: \"nan\" is not a finite"},
                                                         {"1\n\n" + most, ":2: \"\" is not"},
                                                         {"1\n1e999\n", ":2:"},
+                                                        {"1\n-1e39\n", ":2: \"-1e39\" is not a finite"},
                                                         {std::string("1\n2\0z\n", 6), ":2:"},
                                                         {"1\n" + std::string(1000, '7'), ":2: the line is too long"}}) {
     config.sources[0].curriculum_scores = folder.write("scores", text).string();
