@@ -48,7 +48,9 @@ TEST(Curriculum, draws_each_row_once_and_none_that_is_harder_than_the_pace_allow
       const double step = static_cast<double>(sample) + last / Curriculum::kStretches + 2;  // a row for each sample of the stretch
       const double allowed = std::max(step, (options.start + (1 - options.start) * pace) * static_cast<double>(rows) + 1);
       ASSERT_LE(static_cast<double>(curriculum.pool_at(sample)), allowed) << "sample " << sample << " of " << rows;
-      if (rows % unit_rows == 0) ASSERT_LT(below[static_cast<size_t>(row)], curriculum.pool_at(sample)) << "sample " << sample;
+      if (rows % unit_rows == 0) {
+        ASSERT_LT(below[static_cast<size_t>(row)], curriculum.pool_at(sample)) << "sample " << sample;
+      }
     }
     EXPECT_EQ(seen.size(), static_cast<size_t>(rows));
   }
@@ -64,7 +66,9 @@ TEST(Curriculum, goes_from_easy_to_hard_and_mixes_what_it_may_draw) {
     double sum = 0;
     for (int64_t i = 0; i < kRows / 10; ++i) sum += difficulty[static_cast<size_t>(curriculum.row_of(tenth * kRows / 10 + i))];
     means.push_back(sum / (kRows / 10.0));
-    if (tenth > 0) EXPECT_GT(means[static_cast<size_t>(tenth)], means[static_cast<size_t>(tenth - 1)]);
+    if (tenth > 0) {
+      EXPECT_GT(means[static_cast<size_t>(tenth)], means[static_cast<size_t>(tenth - 1)]);
+    }
   }
   // The first samples are a draw from the easiest fifth.
   double sum = 0;
@@ -184,7 +188,9 @@ TEST_F(LoaderWithCurriculum, tokens_are_those_of_the_rows) {
     EXPECT_THAT(curriculum(tokens / 3), until((rows * (tokens / 3) + tokens - 1) / tokens)) << packing;
     EXPECT_THAT(curriculum(1), until(1)) << packing;
     for (const int64_t all : {int64_t{0}, tokens, INT64_MAX}) EXPECT_THAT(curriculum(all), until(rows)) << packing;
-    if (packing == std::string("stream")) EXPECT_THAT(curriculum(32 * 50 + 1), until(51));
+    if (packing == std::string("stream")) {
+      EXPECT_THAT(curriculum(32 * 50 + 1), until(51));
+    }
   }
 }
 

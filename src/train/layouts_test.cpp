@@ -214,7 +214,9 @@ void expect_same_sources(const Outcome& got, const Outcome& expected, double tol
       EXPECT_NEAR(one.loss, other.loss, tolerance * (1 + other.loss)) << "source " << s;
       sum += one.loss * static_cast<double>(one.targets), targets += static_cast<double>(one.targets);
     }
-    if (targets > 0) EXPECT_NEAR(sum / targets, got.losses[step], 1e-6);
+    if (targets > 0) {
+      EXPECT_NEAR(sum / targets, got.losses[step], 1e-6);
+    }
   }
 }
 

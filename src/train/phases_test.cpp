@@ -165,7 +165,9 @@ TEST_P(Draws, a_phase_behind_reset_dataloader_has_no_curriculum) {
     const auto& of_phase = phases[p].data.sources[0];
     EXPECT_EQ(of_phase.curriculum, p < 2 ? "score" : "none") << phases[p].name;
     EXPECT_EQ(of_phase.curriculum_scores, p < 2 ? "scores" : "") << phases[p].name;
-    if (p >= 2) EXPECT_NO_THROW(data::Loader(phases[p].data, data::Split::train)) << phases[p].name;
+    if (p >= 2) {
+      EXPECT_NO_THROW(data::Loader(phases[p].data, data::Split::train)) << phases[p].name;
+    }
   }
 }
 
