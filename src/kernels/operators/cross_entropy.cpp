@@ -27,7 +27,8 @@ OperatorCall make(const OperatorSizes& s) {
 
 OperatorCost cost(const OperatorSizes& s) {
   const int64_t logits = s.rows * s.width;
-  return {.forward = {.read_bytes = 4 * logits + s.rows * 8, .written_bytes = logits * static_cast<int64_t>(c10::elementSize(s.dtype)) + s.rows * 4}};
+  return {.forward = {.read_bytes = 4 * logits + s.rows * 8,
+                      .written_bytes = logits * static_cast<int64_t>(c10::elementSize(s.dtype)) + s.rows * 4}};
 }
 
 }  // namespace
