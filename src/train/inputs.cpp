@@ -1,5 +1,7 @@
 #include "train/inputs.h"
 
+#include <fstream>
+
 #include "base/error.h"
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
@@ -33,7 +35,11 @@ void check_files(const RunConfig& config) {
   for (const auto& phase : lay_out_phases_over_data(config)) {
     if (phase.data.sources.empty())
       throw base::ConfigError("data.sources is empty: name at least one prefix made by 'ingot data tokenize'");
-    for (const auto& source : phase.data.sources) check_tokens("data.sources", source.path);
+    for (const auto& source : phase.data.sources) {
+      check_tokens("data.sources", source.path);
+      if (!source.curriculum_scores.empty() && !std::ifstream(source.curriculum_scores))
+        throw base::FileError("cannot read {} (curriculum_scores of the source {})", source.curriculum_scores, source.path);
+    }
     if (!config.data.blend_file.empty()) data::BlendFile(config.data.blend_file, phase.data.sources);
   }
   for (const auto& path : config.data.validation) check_tokens("data.validation", path);

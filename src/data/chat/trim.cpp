@@ -1,6 +1,7 @@
 #include "data/chat/trim.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 namespace ingot::data::chat {
@@ -100,9 +101,14 @@ bool cut_end(EncodedConversation& encoded, const std::vector<Part>& parts, const
   if (!opened.others.empty()) {
     const size_t bytes = tokenizer.decode(opened.others, true).size();
     const auto behind = std::span(encoded.ids).first(to).subspan(from);
-    size_t count = 0;
-    while (count < behind.size() && (count == 0 || tokenizer.decode(behind.first(count), true).size() < bytes)) ++count;
-    from += count;
+    // The fewest tokens, one at least, that are as many bytes; none is longer without its last token.
+    size_t fewest = std::min<size_t>(1, behind.size()), most = behind.size();
+    while (fewest < most) {
+      const size_t count = std::midpoint(fewest, most);
+      if (tokenizer.decode(behind.first(count), true).size() < bytes) fewest = count + 1;
+      else most = count;
+    }
+    from += fewest;
   }
   if (to - from < too_many) return false;
   const size_t kept = whole_characters(std::span(encoded.ids).subspan(from, to - from), to - from - too_many, tokenizer);

@@ -233,8 +233,11 @@ class Reader {
     for (auto& curve : metrics_.evaluations)
       while (!curve.step.empty() && curve.step.back() >= line_.step)
         for (auto* column : {&curve.step, &curve.value, &curve.error}) column->pop_back();
-    // With the steps of the last stretch that are not done again: what it adds up cannot be told apart.
-    while (!metrics_.source_loss.empty() && metrics_.source_loss.back().last_step >= line_.step) metrics_.source_loss.pop_back();
+    auto& sources = metrics_.source_loss;
+    while (!sources.empty() && sources.back().first_step >= line_.step) sources.pop_back();
+    // What a stretch has added up cannot be told apart: it ends here, with the steps that are done again.
+    if (!sources.empty() && sources.back().last_step >= line_.step)
+      sources.back().last_step = line_.step - 1, sources.back().lines = std::max(sources.back().lines, lines_per_source_stretch_);
     while (!metrics_.load.empty() && metrics_.load.back().first_step >= line_.step) metrics_.load.pop_back();
     while (!metrics_.restarts.empty() && metrics_.restarts.back().step > line_.step) metrics_.restarts.pop_back();
     const double time_s = line_.values[static_cast<size_t>(Field::time_s)];

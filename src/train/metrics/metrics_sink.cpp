@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <map>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -22,6 +22,19 @@ std::string tag_of(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return c >= 128 || (!std::isalnum(c) && c != '_' && c != '-' && c != '.'); }, '_');
   return name;
+}
+
+// "/a/b" of a/b, /a/b and ./a//b; MLflow takes no other slashes. Other signs are written out, so that no two paths have one tag.
+std::string tag_of_path(const std::string& path) {
+  std::string tag;
+  for (const auto& part : std::filesystem::path(path).relative_path()) {
+    if (part.empty() || part == ".") continue;
+    tag += '/';
+    for (const unsigned char c : part.string())
+      if (c < 128 && (std::isalnum(c) || c == '-' || c == '_' || (c == '.' && part != ".."))) tag += static_cast<char>(c);
+      else tag += fmt::format("_{:02x}", c);
+  }
+  return tag;
 }
 
 std::vector<Scalar> scalars_of(const StepRecord& r) {
@@ -58,13 +71,8 @@ std::vector<Scalar> scalars_of(const StepRecord& r) {
       all.push_back({"evaluations/" + tag, metric.value});
       if (metric.error) all.push_back({"evaluations/" + tag + "_stderr", *metric.error});
     }
-  // Last, since there may be more of them than a receiver takes. Paths that differ in other signs alone are numbered.
-  std::map<std::string, int> seen;
-  for (const auto& source : r.source_loss) {
-    const auto tag = "source_loss/" + tag_of(source.source);
-    const int number = ++seen[tag];
-    all.push_back({number == 1 ? tag : fmt::format("{}_{}", tag, number), source.loss});
-  }
+  // Last, since there may be more of them than a receiver takes.
+  for (const auto& source : r.source_loss) all.push_back({"source_loss" + tag_of_path(source.source), source.loss});
   return all;
 }
 
