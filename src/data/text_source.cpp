@@ -1,6 +1,12 @@
 #include "data/text_source.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
 #include "base/error.h"
+#include "base/files.h"
 #include "data/parquet/source.h"
 
 namespace ingot::data {
@@ -45,6 +51,74 @@ class PlainText : public TextSource {
   std::string head_;  // not handed out yet
 };
 
+// A file in the folder for temporary ones that has no name any more: what a killed process leaves there is nothing.
+class NamelessFile {
+ public:
+  NamelessFile() {
+    const auto folder = base::temporary_folder();
+    auto name = (folder / "ingot_parquet_XXXXXX").string();
+    descriptor_ = ::mkstemp(name.data());
+    if (descriptor_ < 0) throw base::FileError("cannot make a file in {}; TMPDIR names another folder", folder.string());
+    ::unlink(name.c_str());
+  }
+  ~NamelessFile() { ::close(descriptor_); }
+  NamelessFile(const NamelessFile&) = delete;
+  NamelessFile& operator=(const NamelessFile&) = delete;
+  std::string path() const { return fmt::format("/proc/self/fd/{}", descriptor_); }
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Parquet behind a URL. Its table of contents lies at its end, and columns are read to and fro: it is copied first.
+class ParquetFromAfar : public TextSource {
+ public:
+  ParquetFromAfar(ByteStream& bytes, std::string part, std::string url, const std::string& column) : url_(std::move(url)) {
+    try {
+      base::OutputFile out(copy_.path());
+      for (constexpr size_t kPart = size_t{4} << 20; !part.empty(); part.resize(bytes.read(part.data(), part.size()))) {
+        out.write(part);
+        part.resize(kPart);
+      }
+      out.close();
+    } catch (const base::FileError& failure) {
+      throw base::FileError("{} (Parquet files are copied to where TMPDIR says before they are read)", named(failure));
+    }
+    of_url([&] { rows_ = open_parquet(copy_.path(), column); });
+  }
+
+  bool read(std::string& text, size_t bytes) override {
+    bool is_more = false;
+    of_url([&] { is_more = rows_->read(text, bytes); });
+    return is_more;
+  }
+  int64_t read_bytes() const override { return rows_->read_bytes(); }
+  bool has_rows() const override { return rows_->has_rows(); }
+
+ private:
+  // What was said of the copy, of the URL.
+  std::string named(const std::exception& failure) const {
+    std::string text = failure.what();
+    const auto copy = copy_.path();
+    for (size_t at = 0; (at = text.find(copy, at)) != std::string::npos; at += url_.size()) text.replace(at, copy.size(), url_);
+    return text;
+  }
+  template <class Call>
+  void of_url(const Call& call) const {
+    try {
+      call();
+    } catch (const DataError& failure) {
+      throw DataError("{}", named(failure));
+    } catch (const base::FileError& failure) {
+      throw base::FileError("{}", named(failure));
+    }
+  }
+
+  std::string url_;
+  NamelessFile copy_;
+  std::unique_ptr<TextSource> rows_;
+};
+
 }  // namespace
 
 std::unique_ptr<TextSource> open_text_source(const FileRange& range, const std::string& field) {
@@ -55,8 +129,8 @@ std::unique_ptr<TextSource> open_text_source(const FileRange& range, const std::
   std::string head(4096, '\0');
   head.resize(bytes->read(head.data(), head.size()));
   if (head.starts_with("PAR1")) {
-    if (name.find("://") != std::string::npos) throw DataError("{}: Parquet files are read from disks alone: copy it first", name);
     if (bytes->is_packed()) throw DataError("{}: it is a Parquet file that is compressed once more: unpack it first", name);
+    if (name.find("://") != std::string::npos) return std::make_unique<ParquetFromAfar>(*bytes, std::move(head), name, field);
     if (!base::fs::is_regular_file(path)) throw DataError("{}: a Parquet file is not read from a pipe: name the file itself", name);
     return open_parquet(path, field);
   }
