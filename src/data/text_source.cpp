@@ -74,16 +74,17 @@ class NamelessFile {
 class ParquetFromAfar : public TextSource {
  public:
   ParquetFromAfar(ByteStream& bytes, std::string part, std::string url, const std::string& column) : url_(std::move(url)) {
-    try {
-      base::OutputFile out(copy_.path());
-      for (constexpr size_t kPart = size_t{4} << 20; !part.empty(); part.resize(bytes.read(part.data(), part.size()))) {
+    constexpr size_t kPart = size_t{4} << 20;
+    base::OutputFile out(copy_.path());
+    for (; !part.empty(); part.resize(bytes.read(part.data(), part.size()))) {
+      try {
         out.write(part);
-        part.resize(kPart);
+      } catch (const base::FileError& failure) {
+        throw base::FileError("{} (Parquet files are copied to where TMPDIR says before they are read)", named(failure));
       }
-      out.close();
-    } catch (const base::FileError& failure) {
-      throw base::FileError("{} (Parquet files are copied to where TMPDIR says before they are read)", named(failure));
+      part.resize(kPart);
     }
+    out.close();
     of_url([&] { rows_ = open_parquet(copy_.path(), column); });
   }
 
