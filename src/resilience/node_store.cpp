@@ -111,7 +111,10 @@ class TcpStore : public NodeStore {
     }
   }
   void put(const std::string& name, const std::string& text) override {
-    asked([&] { store_->set(name, std::vector<uint8_t>(text.begin(), text.end())); });
+    asked([&] {
+      store_->set(name, std::vector<uint8_t>(text.begin(), text.end()));
+      store_->check({name});  // set() returns when it has sent; an answer on the same connection says that the text is there
+    });
   }
   std::optional<std::string> get(const std::string& name) override {
     std::optional<std::string> text;

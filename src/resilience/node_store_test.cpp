@@ -39,6 +39,10 @@ TEST_P(NodeStores, what_one_writes_the_other_reads) {
   EXPECT_EQ(other->get("beat.0"), "first, and longer");
   one->put("beat.0", "second");
   EXPECT_EQ(other->get("beat.0"), "second");
+  for (int turn = 0; turn < 300; ++turn) {
+    one->put("beat.0", std::to_string(turn));
+    ASSERT_EQ(other->get("beat.0"), std::to_string(turn)) << "what was put is there as soon as put() returns";
+  }
   EXPECT_EQ(one->create("round.0", "mine"), "mine");
   EXPECT_EQ(other->create("round.0", "theirs"), "mine");
   EXPECT_EQ(other->get("round.0"), "mine");
