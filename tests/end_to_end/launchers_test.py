@@ -175,6 +175,45 @@ def a_preempted_slurm_job_goes_back_into_the_queue_and_on(w):
     assert losses(run_dir) == losses(alone)
 
 
+# Runs a command where the only name server counts questions and answers none.
+IN_A_NETWORK_WITHOUT_ANSWERS = """
+import pathlib, socket, subprocess, sys
+folder, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
+(folder / "resolv.conf").write_text("nameserver 127.0.0.1\\noptions timeout:1 attempts:1\\n")
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+subprocess.run(["mount", "--bind", folder / "resolv.conf", "/etc/resolv.conf"], check=True)
+name_server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+name_server.bind(("127.0.0.1", 53))
+name_server.setblocking(False)
+
+def questions():
+    count = 0
+    try:
+        while name_server.recv(512): count += 1
+    except BlockingIOError:
+        return count
+
+try: socket.getaddrinfo("name.invalid", 1)
+except socket.gaierror: pass
+if questions(): print("ready", flush=True)
+status = subprocess.run(command).returncode
+print(f"exit status {status}, {questions()} questions")
+"""
+
+
+def ranks_meet_where_no_name_server_answers(w):
+    """The store of the rendezvous would ask for the name of each address, for its log: ten seconds each where no answer comes."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "mount"))):
+        leave_out("not root, or no ip, unshare and mount")
+    config = w.config(**{"train.steps": 2, "train.threads": 1})
+    done = subprocess.run(["unshare", "-n", "-m", sys.executable, "-c", IN_A_NETWORK_WITHOUT_ANSWERS, w.path, INGOT, "launch", "-n", "2", "--", INGOT, "train", config,
+                           "--run-dir", w.path / "run", "--no-forecast"], capture_output=True, text=True, timeout=200)
+    if "ready" not in done.stdout:
+        leave_out("namespaces are not allowed here: " + done.stderr[-200:])
+    assert done.stdout.splitlines()[-1] == "exit status 0, 0 questions", done.stdout + done.stderr
+    assert len(losses(w.path / "run")) == 2
+
+
 class Namespaces:
     """Two machines: network namespaces joined by a virtual link. A sleeper holds each; `ip netns` would need mounts, which a container or chroot may not allow."""
     addresses = ["10.97.31.1", "10.97.31.2"]
@@ -293,7 +332,8 @@ def a_machine_that_beats_and_cannot_be_reached_is_left_out(w):
         assert stays.returncode == 0 and "is alive, and the network between it and others is cut" in err and "round 1: 1 node" in err, err
 
 
-TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, a_preempted_slurm_job_goes_back_into_the_queue_and_on, two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without,
+TESTS = [torchrun_starts_ranks, mpirun_starts_ranks, srun_starts_ranks, a_preempted_slurm_job_goes_back_into_the_queue_and_on, ranks_meet_where_no_name_server_answers,
+         two_machines_as_network_namespaces, a_machine_that_is_lost_with_all_that_runs_there_is_done_without,
          a_machine_that_beats_and_cannot_be_reached_is_left_out]
 
 if __name__ == "__main__":
