@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/work_scope.h"
 #include "kernels/differentiable.h"
+#include "kernels/operand.h"
 #include "layers/recompute.h"
 
 namespace ingot::bench {
@@ -147,6 +148,20 @@ TEST(WorkWatch, what_owns_keeps_what_is_below_and_what_shares_gives_gemms_away) 
   EXPECT_EQ(times.of(WorkKind::norms), 0);
   expect_about(times.of(WorkKind::routing), 0.005);
   EXPECT_GT(times.of(WorkKind::matmul), 0);
+}
+
+TEST(WorkWatch, gemms_of_experts_by_kernels_of_our_own_are_gemms) {
+  WorkWatch watch;
+  const auto x = at::rand({64, 64}), out = at::empty({64, 64});
+  const auto operand = kernels::operand_of(x, {}, kernels::OperandKind::activation, 1);
+  watch.start();
+  {
+    const WorkScope scope("experts", base::shares(WorkKind::routing));
+    for (int i = 0; i < 200; ++i) kernels::matmuls_of_any_rows_into({{out, operand, operand}});
+  }
+  const auto times = watch.stop();
+  EXPECT_EQ(times.operators.at({"grouped_gemm", WorkKind::matmul}).calls, 200);
+  EXPECT_GT(times.of(WorkKind::matmul), times.of(WorkKind::routing));
 }
 
 TEST(WorkWatch, scopes_that_say_no_kind_are_unattributed_and_listed) {

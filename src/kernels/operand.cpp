@@ -1,5 +1,6 @@
 #include "kernels/operand.h"
 
+#include "base/work_scope.h"
 #include "device/device.h"
 #include "device/gpu_library.h"
 #include "device/stream.h"
@@ -90,6 +91,7 @@ void matmul_with_bias_into(at::Tensor out, const Operand& a, const Operand& b, c
 }
 
 void matmuls_of_any_rows_into(const std::vector<MatmulOfAnyRows>& all) {
+  const base::WorkScope scope("grouped_gemm", base::WorkKind::matmul);
   std::vector<CpuMatmul> together;
   for (const auto& [out, a, b, overwrite] : all) {
     if (a.has_codes() && b.has_codes()) {
