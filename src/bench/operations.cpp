@@ -14,6 +14,7 @@
 #include "kernels/differentiable.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/matmul.h"
+#include "kernels/operand.h"
 #include "layers/dtype.h"
 #include "layers/linear.h"
 #include "layers/sequences.h"
@@ -25,7 +26,8 @@ at::TensorOptions options_of(const std::string& dtype, at::Device device) {
   return at::TensorOptions().dtype(layers::precision_named(dtype).dtype).device(device);
 }
 
-// Sets of tensors that are used in turn, so that each has left the caches near the cores when its turn comes again, as in a model.
+// Sets of tensors that are used in turn, so that each has left the caches near the cores when its turn comes again, as weights, results
+// and what the forward pass kept have in a model. What the operation before has just written is one tensor for all turns.
 template <class Set>
 class InTurn {
  public:
@@ -66,11 +68,11 @@ plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   // As layers/linear.cpp calls them: x W^T, g W and g^T x into the gradient buffer.
-  const int64_t bytes = (m * k + k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
-  const auto first_a = pass == plan::Pass::grad_weight ? at::rand({k, m}, options).t() : at::rand({m, k}, options);
+  const int64_t bytes = (k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
+  const auto fresh = pass == plan::Pass::grad_weight ? at::rand({k, m}, options).t() : at::rand({m, k}, options);
   const auto first_b = pass == plan::Pass::forward ? at::rand({n, k}, options).t() : at::rand({k, n}, options);
   InTurn<Operands> sets(bytes, [&] {
-    return Operands{first_a.clone(), first_b.clone(), at::zeros({m, n}, pass == plan::Pass::grad_weight ? sum_options(options) : options)};
+    return Operands{fresh, first_b.clone(), at::zeros({m, n}, pass == plan::Pass::grad_weight ? sum_options(options) : options)};
   });
   const double seconds = median_seconds(
       [&] {
@@ -87,12 +89,12 @@ plan::GemmRate measure_batched(const std::string& dtype, plan::Pass pass, int64_
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   // a b, g b^T and a^T g: what is transposed lies in memory as the forward pass has it.
-  const auto first_a =
+  const auto fresh =
       pass == plan::Pass::grad_weight ? at::rand({groups, k, m}, options).transpose(1, 2) : at::rand({groups, m, k}, options);
   const auto first_b =
       pass == plan::Pass::grad_input ? at::rand({groups, n, k}, options).transpose(1, 2) : at::rand({groups, k, n}, options);
-  const int64_t bytes = groups * (m * k + k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
-  InTurn<Operands> sets(bytes, [&] { return Operands{first_a.clone(), first_b.clone(), {}}; });
+  const int64_t bytes = groups * (k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
+  InTurn<Operands> sets(bytes, [&] { return Operands{fresh, first_b.clone(), {}}; });
   const double seconds = median_seconds(
       [&] {
         const auto& [a, b, out] = sets.next();
@@ -121,17 +123,23 @@ std::vector<int64_t> shared_out(int64_t rows, int64_t groups, double imbalance) 
 
 namespace {
 
-void multiply_one_by_one(const Operands& set, plan::Pass pass, const std::vector<int64_t>& counts) {
+void multiply_by_experts(const Operands& set, plan::Pass pass, const std::vector<int64_t>& counts) {
   const auto& [a, b, out] = set;
+  const bool is_sum = pass == plan::Pass::grad_weight;
+  const auto operand = [](const at::Tensor& x, int64_t summed) {
+    return kernels::operand_of(x, {}, kernels::OperandKind::activation, summed);
+  };
+  std::vector<kernels::MatmulOfAnyRows> all;
   int64_t from = 0;
   for (size_t group = 0; group < counts.size(); from += counts[group++]) {
     const int64_t count = counts[group];
     if (count == 0) continue;
     const auto g = static_cast<int64_t>(group);
     const auto part = a.narrow(0, from, count);
-    if (pass == plan::Pass::grad_weight) kernels::matmul_into(out[g], part.t(), b.narrow(0, from, count), /*overwrite=*/false);
-    else kernels::matmul_into(out.narrow(0, from, count), part, pass == plan::Pass::forward ? b[g].t() : b[g], /*overwrite=*/true);
+    if (is_sum) all.push_back({out[g], operand(part, 0), operand(b.narrow(0, from, count), 0), /*overwrite=*/false});
+    else all.push_back({out.narrow(0, from, count), operand(part, 1), operand(b[g], pass == plan::Pass::forward ? 1 : 0)});
   }
+  kernels::matmuls_of_any_rows_into(all);
 }
 
 void multiply_grouped(const Operands& set, plan::Pass pass, const at::Tensor& ends) {
@@ -155,20 +163,19 @@ plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_
   const int64_t rows = groups * (is_sum ? k : m);
   const auto counts = shared_out(rows, groups, imbalance);
   // a: rows of tokens; b: weights [groups, …], or of grad_weight the other rows of tokens; out: rows, or weights' gradients.
-  const auto first_a = at::rand({rows, is_sum ? m : k}, options);
+  const auto fresh = at::rand({rows, is_sum ? m : k}, options);
   const auto first_b = is_sum                        ? at::rand({rows, n}, options)
                        : pass == plan::Pass::forward ? at::rand({groups, n, k}, options)
                                                      : at::rand({groups, k, n}, options);
-  const int64_t bytes = groups * (m * k + k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
+  const int64_t bytes = groups * (k * n + m * n) * static_cast<int64_t>(options.dtype().itemsize());
   InTurn<Operands> sets(bytes, [&] {
-    return Operands{first_a.clone(), first_b.clone(),
-                    is_sum ? at::zeros({groups, m, n}, sum_options(options)) : at::zeros({rows, n}, options)};
+    return Operands{fresh, first_b.clone(), is_sum ? at::zeros({groups, m, n}, sum_options(options)) : at::zeros({rows, n}, options)};
   });
   const auto weights = is_sum ? at::empty({1}, options).expand({groups, m, n}) : first_b;
-  const bool is_one_call = kernels::takes_grouped_matmul(first_a, weights);
+  const bool is_one_call = kernels::takes_grouped_matmul(fresh, weights);
   const auto ends = ends_of(counts, device);
   const double seconds = median_seconds(
-      [&] { is_one_call ? multiply_grouped(sets.next(), pass, ends) : multiply_one_by_one(sets.next(), pass, counts); }, repeats, device);
+      [&] { is_one_call ? multiply_grouped(sets.next(), pass, ends) : multiply_by_experts(sets.next(), pass, counts); }, repeats, device);
   return {dtype, "grouped", plan::name_of(pass), m, n, k, static_cast<double>(groups) * flops_of(m, n, k) / seconds, groups, imbalance};
 }
 
@@ -177,28 +184,21 @@ plan::AttentionTime measure_attention(const std::string& dtype, int64_t batch, i
   const at::NoGradGuard no_grad;
   const auto options = options_of(dtype, device);
   struct Tensors {
-    at::Tensor q, k, v, grad;
+    at::Tensor q, k, v;
     kernels::AttentionOutput result;
   };
   const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
-  const int64_t bytes = batch * seq * (3 * heads + 2 * kv_heads) * head_dim * static_cast<int64_t>(options.dtype().itemsize());
+  const int64_t bytes = batch * seq * (2 * heads + 2 * kv_heads) * head_dim * static_cast<int64_t>(options.dtype().itemsize());
   const auto q = at::randn({batch, seq, heads, head_dim}, options), k = at::randn({batch, seq, kv_heads, head_dim}, options);
   const auto v = at::randn_like(k), grad = at::randn_like(q);
   const kernels::AttentionMask mask{layers::Sequences(batch, seq, {}, 0, device).visible_from(window)};
   const auto result = kernels::attention_forward(q, k, v, scale, mask);
-  InTurn<Tensors> sets(bytes, [&] {
-    return Tensors{q.clone(), k.clone(), v.clone(), grad.clone(), {result.out.clone(), result.log_sum_exp.clone()}};
-  });
-  const double forward_s = median_seconds(
-      [&] {
-        const auto& set = sets.next();
-        kernels::attention_forward(set.q, set.k, set.v, scale, mask);
-      },
-      repeats, device);
+  InTurn<Tensors> sets(bytes, [&] { return Tensors{q.clone(), k.clone(), v.clone(), {result.out.clone(), result.log_sum_exp.clone()}}; });
+  const double forward_s = median_seconds([&] { kernels::attention_forward(q, k, v, scale, mask); }, repeats, device);
   const double backward_s = median_seconds(
       [&] {
         const auto& set = sets.next();
-        kernels::attention_backward(set.grad, set.q, set.k, set.v, set.result.out, set.result.log_sum_exp, scale, mask);
+        kernels::attention_backward(grad, set.q, set.k, set.v, set.result.out, set.result.log_sum_exp, scale, mask);
       },
       repeats, device);
   return {dtype, batch, seq, heads, kv_heads, head_dim, forward_s, backward_s, window};

@@ -20,8 +20,8 @@ plan::GemmRate measure_gemm(const std::string& dtype, plan::Pass pass, int64_t m
 plan::GemmRate measure_batched(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups,
                                const Repeats& repeats, at::Device device);
 
-/// GEMMs of `groups` experts as layers/experts.cpp calls them, one grouped GEMM where takes_grouped_matmul() says so and else one after
-/// another, on rows that are shared_out. m, of grad_weight k, is the mean number of rows.
+/// GEMMs of `groups` experts as layers/experts.cpp calls them, one grouped GEMM where takes_grouped_matmul() says so and else all in one
+/// call, on rows that are shared_out. m, of grad_weight k, is the mean number of rows.
 plan::GemmRate measure_grouped(const std::string& dtype, plan::Pass pass, int64_t m, int64_t n, int64_t k, int64_t groups, double imbalance,
                                const Repeats& repeats, at::Device device);
 

@@ -26,8 +26,7 @@ void add_sweep(CLI::App& verb, BenchOptions& o) {
     list("--m", o.m, "rows of a linear layer, such as 64,1K (K = 1024); with any of these flags only their combinations are measured");
     list("--n", o.n, "its outputs");
     list("--k", o.k, "its inputs");
-    list("--kinds", o.kinds,
-         "plain, batched (many GEMMs in one call), grouped (of experts one after another, whose rows are --m on average)");
+    list("--kinds", o.kinds, "plain, batched (many GEMMs in one call), grouped (of experts, whose rows are --m on average)");
     list("--passes", o.passes, "forward, grad_input, grad_weight (default: all)");
     list("--groups", o.groups, "how many GEMMs of batched ones, or experts of grouped ones (default 8)");
     list("--imbalance", o.imbalance, "load imbalance: rows of the largest expert over their mean; 1: all have as many (default)");
