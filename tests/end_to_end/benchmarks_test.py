@@ -101,11 +101,31 @@ def a_kernel_that_became_slower_is_named(scratch):
     assert judged(1e-3).returncode == 77, "no floors for this kind of CPU"
     done = judged(1e-3, "--record")
     [shares] = json.loads(file.read_text()).values()
-    assert done.returncode == 0 and shares == {"swiglu fp32 forward": 0.4, "swiglu fp32 backward": 0.8, "gemm fp32 forward": 1.0, "gemm fp32 grad_input": 0.5,
+    assert done.returncode == 0 and shares == {"swiglu fp32 forward over triad": 0.4, "swiglu fp32 backward over triad": 0.8, "gemm fp32 forward": 1.0, "gemm fp32 grad_input": 0.5,
                                                "attention fp32 forward": 0.211, "attention fp32 backward": 0.264}, shares
     assert judged(1.16e-3).returncode == 0
     slower = judged(1.2e-3)
-    assert slower.returncode == 3 and "swiglu fp32 forward: 0.333" in slower.stdout and "backward" not in slower.stdout, slower
+    assert slower.returncode == 3 and "swiglu fp32 forward over triad: 0.333" in slower.stdout and "backward" not in slower.stdout, slower
+
+
+def a_kernel_is_held_against_what_it_follows(scratch):
+    """Three measurements between which memory, but not arithmetic, doubles its speed: one kernel goes with it, one does not."""
+    program, file = Path(scratch) / "ingot", Path(scratch) / "floors.json"
+    kernel = lambda name, seconds: {"name": name, "dtype": "fp32", "rows": 64, "width": 64, "forward_s": seconds, "forward_bytes": 4e6}
+    for number in range(3):
+        speed = 1 + number / 2
+        profile = {"memory": [{"operation": "triad", "bytes": 1 << 26, "bytes_per_s": 1e10 * speed}], "attention": [],
+                   "gemm": [{"kind": "plain", "dtype": "fp32", "pass": "forward", "flops_per_s": 2e11}], "kernels": [kernel("join", 1e-3 / speed), kernel("router", 1e-3)]}
+        (Path(scratch) / f"{number + 1}.json").write_text(json.dumps(profile))
+    program.write_text(f"""#!/bin/sh
+case "$2" in all) echo >>{scratch}/calls; cp {scratch}/$(wc -l <{scratch}/calls).json "$5" ;; *) echo '{{}}' ;; esac
+""")
+    program.chmod(0o755)
+    done = subprocess.run([sys.executable, "-B", str(BENCHMARKS / "kernel_floors.py"), "--record", "--floors", str(file)], capture_output=True, text=True,
+                          env=os.environ | {"INGOT_BINARY": str(program)})
+    assert done.returncode == 0, done.stderr
+    [shares] = json.loads(file.read_text()).values()
+    assert shares == {"gemm fp32 forward": 1.0, "join fp32 forward over triad": 0.4, "router fp32 forward over gemm": 0.02}, shares
 
 
 def wrong_calls_say_what_is_wrong(scratch):
@@ -116,7 +136,8 @@ def wrong_calls_say_what_is_wrong(scratch):
 
 
 TESTS = [recovery_is_timed_from_the_kill_to_the_next_new_step, what_counts_as_a_new_step, noise_comes_and_goes_and_what_is_named_is_counted,
-         watching_is_counted_by_calls_and_operations, kernels_keep_their_rates, a_kernel_that_became_slower_is_named, wrong_calls_say_what_is_wrong]
+         watching_is_counted_by_calls_and_operations, kernels_keep_their_rates, a_kernel_that_became_slower_is_named,
+         a_kernel_is_held_against_what_it_follows, wrong_calls_say_what_is_wrong]
 
 if __name__ == "__main__":
     run_chosen_in_scratch(TESTS)
