@@ -1,6 +1,5 @@
 #include "plan/time.h"
 
-#include "optim/dion.h"
 #include "optim/update_rule.h"
 
 namespace ingot::plan {
@@ -28,19 +27,19 @@ void add_passes(const PassTime& pass, double times, StepTime& time) {
     }
 }
 
-// Four products with factors of low rank, each of their two sides made orthonormal or normal, three passes over momentum, one over
-// gradients and masters. QR counted as 4 rows rank^2 at the rate of its products.
-double dion_s(const layers::Parameter& p, const RunShape& run, const Rates& rates) {
-  const int64_t rows = p.shape[p.shape.size() - 2], cols = p.shape.back(), rank = optim::Dion::rank_of(run.optimizer, rows, cols);
-  const double elements = static_cast<double>(p.local_elements()), matrices = elements / static_cast<double>(rows * cols);
-  const double gemms = 2 * rates.gemm_s(Pass::forward, rows, cols, rank, true) + 2 * rates.gemm_s(Pass::forward, rows, rank, cols, true);
-  const double qr = 4.0 * static_cast<double>(rows * rank * rank) / rates.gemm_rate(Pass::forward, rows, rank, rank, true);
-  return matrices * (gemms + qr) + rates.move_s(36 * elements);
+// What an update rule without measurements of its own does, operation by operation, each with what calling it takes.
+double traced_rule_s(const UpdateTrace& update, const Rates& rates) {
+  double seconds = 0;
+  for (const auto& op : update.operations)
+    seconds += static_cast<double>(op.calls) * (price_of(op, {}, rates) + (matmul_sizes(op) ? 0 : rates.operation_s() / 3));
+  return seconds;
 }
 
-void add_optimizer(const models::Model& model, const RunShape& run, const Rates& rates, StepTime& time) {
+void add_optimizer(const models::Model& model, const RunShape& run, PassPrices& prices, StepTime& time) {
+  const auto& rates = prices.rates();
   const optim::UpdateRules rules(run.optimizer);
   double muon_s = 0, adamw_s = 0;
+  bool is_traced = false;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
     const int64_t own = p->local_elements();
@@ -54,11 +53,12 @@ void add_optimizer(const models::Model& model, const RunShape& run, const Rates&
       const double iterations = static_cast<double>(run.optimizer.newton_schulz_steps) / 5;
       muon_s += share * matrices * iterations * rates.kernel_s("muon", rows, cols, false).value_or(0);
     } else if (rules.of(*p).predicted_as() == "dion") {
-      muon_s += share * dion_s(*p, run, rates);
+      is_traced = true;
     } else {
       adamw_s += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
     }
   }
+  if (is_traced) muon_s += traced_rule_s(prices.traces().update_of(model, run.update()), rates);
   muon_s *= rates.within_steps().of(WorkKind::muon);
   adamw_s *= rates.within_steps().of(WorkKind::adamw);
   time.optimizer_s = muon_s + adamw_s;
@@ -87,7 +87,7 @@ StepTime predict_step_time(const models::Model& part, const RunShape& run, PassP
   add_passes(pass, static_cast<double>(run.microbatches()), step);
   // While a rank waits for other stages, those that share its core work.
   step.waiting_s = std::max(0.0, step.passes_s() * (run.bubble / (1 - run.bubble) - (run.ranks_per_core - 1)));
-  add_optimizer(part, run, rates, step);
+  add_optimizer(part, run, prices, step);
   if (run.optimizer.offload) {
     // Masters and moments come and go at the same time, beside the update.
     const double moved_s = static_cast<double>(prices.traces().update_of(part, run.update()).host_bytes) / kHostLinkBytesPerS;

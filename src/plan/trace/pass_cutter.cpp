@@ -4,7 +4,7 @@
 #include <map>
 
 #include "parallel/buckets.h"
-#include "plan/trace/work_of_scope.h"
+#include "plan/trace/alike_operations.h"
 
 namespace ingot::plan {
 namespace {
@@ -14,7 +14,7 @@ using device::Trace;
 // Takes a trace apart. Events belong to the part that began last: what has no layer of its own goes with what came before it.
 class Cutter {
  public:
-  Cutter(const Trace& trace, int64_t layers) : trace_(trace), works_(trace), layers_(layers) {
+  Cutter(const Trace& trace, int64_t layers) : trace_(trace), alike_(trace), layers_(layers) {
     scopes_.reserve(trace.scopes.size());
     for (size_t i = 0; i < trace.scopes.size(); ++i) scopes_.push_back(place_of(static_cast<int32_t>(i)));
   }
@@ -100,7 +100,7 @@ class Cutter {
   void begin(PassSegment& segment, int64_t position) {
     segment_ = &segment;
     begin_ = position;
-    alike_.clear();
+    alike_.begin();
   }
   void end(int64_t position) { borders_.push_back({segment_, begin_, position}); }
 
@@ -131,28 +131,8 @@ class Cutter {
     return trace_.enclosing(event.scope, parallel::Buckets::kGatherScope) >= 0 ? &segment_->gathers : nullptr;
   }
 
-  void take_operation(const Trace::Operation& o) {
-    const auto work = works_.of(o);
-    std::vector<int64_t> key = {o.name, static_cast<int64_t>(work.kind), work.is_backward ? 1 : 0, o.inputs, o.outputs};
-    size_t at = static_cast<size_t>(o.shapes);
-    for (int32_t i = 0; i < o.inputs + o.outputs; ++i) {
-      const auto size = static_cast<size_t>(2 + trace_.shape_numbers[at + 1]);
-      key.insert(key.end(), trace_.shape_numbers.begin() + static_cast<std::ptrdiff_t>(at),
-                 trace_.shape_numbers.begin() + static_cast<std::ptrdiff_t>(at + size));
-      at += size;
-    }
-    const auto [known, is_new] = alike_.try_emplace(std::move(key), static_cast<int32_t>(segment_->operations.size()));
-    if (is_new)
-      segment_->operations.push_back({.name = std::string(trace_.name_of(o)),
-                                      .inputs = trace_.inputs_of(o),
-                                      .outputs = trace_.outputs_of(o),
-                                      .kind = work.kind,
-                                      .is_backward = work.is_backward,
-                                      .flops = o.flops,
-                                      .read_bytes = o.read_bytes,
-                                      .written_bytes = o.written_bytes});
-    ++segment_->operations[static_cast<size_t>(known->second)].calls;
-    segment_->events.push_back({PassSegment::Event::Kind::operation, known->second});
+  void take_operation(const Trace::Operation& operation) {
+    segment_->events.push_back({PassSegment::Event::Kind::operation, alike_.count(operation, segment_->operations)});
   }
 
   // What lives, part by part.
@@ -179,7 +159,7 @@ class Cutter {
     int64_t begin, end;
   };
   const Trace& trace_;
-  WorksOfScopes works_;
+  AlikeOperations alike_;
   int64_t layers_;
   std::vector<Place> scopes_;
   std::vector<Event> events_;
@@ -187,7 +167,6 @@ class Cutter {
   Stage stage_ = Stage::embedding;
   int64_t layer_ = -1, begin_ = 0;
   PassSegment* segment_ = nullptr;
-  std::map<std::vector<int64_t>, int32_t> alike_;
   std::map<int32_t, std::pair<PassSegment*, int32_t>> communication_at_;
 };
 

@@ -278,19 +278,16 @@ const PassTrace& PassTraces::of(const models::Model& part, const PassShape& s) {
 const UpdateTrace& PassTraces::update_of(const models::Model& part, const UpdateShape& s) {
   const auto p = axes_of(part.layout());
   const auto& stage = part.layout().stage;
-  const auto& o = s.optimizer;
-  const auto key = fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} {} | {} {} {} {} {}", p.tensor, p.sequence_parallel,
-                               p.tensor_sequence, p.expert, p.expert_tensor, stage.rank, stage.size, stage.chunks(), s.precision,
-                               s.replicas, s.zero, s.bucket_bytes, static_cast<int>(s.target), s.is_reproducible, o.name,
-                               o.newton_schulz_steps, o.newton_schulz_precision, o.spread_orthogonalisation, o.offload);
-  auto& alike = updates_[key];
-  for (const auto& [of, trace] : alike)
-    if (of == part.config()) return *trace;
   auto optimizer = s.optimizer;
   base::SettingsTable settings;
   optim::declare_settings(settings, optimizer);
-  auto trace = kept_or(stored_key("update", key + "\n" + settings.dump_toml(), part.config()), &TraceStore::update,
-                       [&] { return trace_update(part, s); });
+  const auto key = fmt::format("{} {} {} {} {} | {} {} {} | {} {} {} {} {} {}\n{}", p.tensor, p.sequence_parallel, p.tensor_sequence,
+                               p.expert, p.expert_tensor, stage.rank, stage.size, stage.chunks(), s.precision, s.replicas, s.zero,
+                               s.bucket_bytes, static_cast<int>(s.target), s.is_reproducible, settings.dump_toml());
+  auto& alike = updates_[key];
+  for (const auto& [of, trace] : alike)
+    if (of == part.config()) return *trace;
+  auto trace = kept_or(stored_key("update", key, part.config()), &TraceStore::update, [&] { return trace_update(part, s); });
   return *alike.emplace_back(part.config(), std::make_unique<UpdateTrace>(std::move(trace))).second;
 }
 

@@ -15,6 +15,7 @@
 #include "device/trace.h"
 #include "device/virtual_device.h"
 #include "models/model.h"
+#include "plan/trace/pass_operation.h"
 #include "plan/trace/update_trace.h"
 #include "plan/work_kind.h"
 
@@ -34,19 +35,6 @@ struct PassShape {
   // whether microbatches overlap in a pipeline. Below 2 the others do not count.
   int64_t zero = 0, replicas = 1, bucket_bytes = 0;
   bool is_reproducible = false, is_stage = false;
-};
-
-/// Operations of one name and shape that do the same kind of work.
-struct PassOperation {
-  std::string name;  // "aten::mm", or one of ingot's own kernels
-  std::vector<device::Trace::TensorShape> inputs, outputs;
-  WorkKind kind = WorkKind::unattributed;
-  bool is_backward = false;
-  double flops = 0;  // of one, as are the bytes
-  int64_t read_bytes = 0, written_bytes = 0;
-  int64_t calls = 0;
-
-  int64_t moved_bytes() const { return read_bytes + written_bytes; }
 };
 
 /// What happens between two points of a pass.

@@ -24,7 +24,7 @@ using device::Trace;
 
 constexpr size_t kMostPrograms = 4;  // whose folders stay
 constexpr int64_t kMostBytes = int64_t{64} << 20;
-constexpr const char *kMagic = "ingot trace 1\n", *kSuffix = ".trace";
+constexpr const char *kMagic = "ingot trace 2\n", *kSuffix = ".trace";
 
 // A Writer and a Reader go through the same description of what a trace has.
 struct Writer {
@@ -91,7 +91,7 @@ void describe(Coder& code, PassTrace& t) {
 template <class Coder>
 void describe(Coder& code, UpdateTrace& t) {
   each(code, t.weights_bytes, t.gradients_bytes, t.optimizer_bytes, t.host_bytes, t.update_bytes, t.saved_bytes, t.sums, t.gathers,
-       t.update, t.seconds);
+       t.update, t.operations, t.seconds);
 }
 
 template <class TraceOf>

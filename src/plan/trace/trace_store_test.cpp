@@ -48,7 +48,9 @@ TEST(TraceStore, gives_back_what_was_kept) {
   const Folder folder;
   const auto model = models::create_model(small());
   const auto pass = trace_pass(*model, {.batch = 2, .seq = 64, .precision = "bf16"});
-  const auto update = trace_update(*model, {.precision = "bf16", .replicas = 2, .zero = 1});
+  optim::OptimizerConfig dion;
+  dion.name = "dion";
+  const auto update = trace_update(*model, {.precision = "bf16", .optimizer = dion, .replicas = 2, .zero = 1});
   TraceStore(folder.path).keep("pass", pass);
   TraceStore(folder.path).keep("update", update);
   const TraceStore store(folder.path);
@@ -69,6 +71,10 @@ TEST(TraceStore, gives_back_what_was_kept) {
   ASSERT_FALSE(update.sums.empty());
   EXPECT_EQ(updated->sums[0].kind, update.sums[0].kind);
   EXPECT_EQ(updated->sums[0].bytes, update.sums[0].bytes);
+  ASSERT_EQ(updated->operations.size(), update.operations.size());
+  ASSERT_FALSE(update.operations.empty());
+  EXPECT_EQ(updated->operations.back().name, update.operations.back().name);
+  EXPECT_EQ(updated->operations.back().calls, update.operations.back().calls);
   EXPECT_FALSE(store.pass("another"));
 }
 

@@ -7,6 +7,7 @@
 #include "comm/recording_fabric.h"
 #include "device/tracer.h"
 #include "mesh/groups.h"
+#include "plan/trace/alike_operations.h"
 #include "train/parallel_model.h"
 
 namespace ingot::plan {
@@ -95,6 +96,9 @@ UpdateTrace trace_update(const models::Model& part, const UpdateShape& shape) {
     }
     std::sort(changes.begin(), changes.end());
     for (const auto& [position, bytes] : changes) result.update_bytes = std::max(result.update_bytes, level += bytes);
+    AlikeOperations alike(trace);
+    for (const auto& o : trace.operations)
+      if (trace.enclosing(o.scope, "dion") >= 0) alike.count(o, result.operations);
     for (const auto& c : trace.communications) {
       const auto is_in = [&](const char* name) { return trace.enclosing(c.scope, name) >= 0; };
       if (is_in(parallel::Buckets::kReduceScope)) result.sums.push_back(c);

@@ -11,6 +11,7 @@
 #include "mesh/config.h"
 #include "models/model.h"
 #include "optim/config.h"
+#include "plan/trace/pass_operation.h"
 
 namespace ingot::plan {
 
@@ -32,6 +33,7 @@ struct UpdateTrace {
   int64_t saved_bytes = 0;                                              // of the tensors that a checkpoint has of what this rank updates
   Communications sums, gathers;                                         // of gradients; of weights that stay
   Communications update;                                                // of the rules: what several ranks own of a matrix
+  std::vector<PassOperation> operations;                                // of Dion, of which no profile has measurements
   double seconds = 0;                                                   // that tracing took
 
   int64_t rest_bytes() const { return weights_bytes + gradients_bytes + optimizer_bytes; }

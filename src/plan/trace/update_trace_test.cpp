@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "mesh/mesh.h"
+#include "optim/dion.h"
+#include "optim/update_rule.h"
 #include "parallel/buckets.h"
 #include "plan/memory.h"
+#include "plan/priced_pass.h"
 #include "plan/run_shape.h"
 #include "plan/trace/step_trace.h"
 #include "train/parallel_model.h"
@@ -109,6 +112,39 @@ TEST_P(PlanAgainstStep, gradients_weights_and_matrices_are_sent_as_in_the_whole_
   EXPECT_EQ((c.parallel.zero >= 2 ? kMicrobatches : 1) * sent(update.sums), sent_in(step, parallel::Buckets::kReduceScope));
   EXPECT_EQ(sent(update.gathers) + kMicrobatches * gathers, sent_in(step, parallel::Buckets::kGatherScope));
   EXPECT_EQ(sent(update.update), sent_in(step, "muon"));
+}
+
+// By what its paper says a matrix takes: four products with factors of low rank, and one basis made orthonormal.
+TEST(TracedRules, dions_is_there_matrix_by_matrix) {
+  const auto p = planned(config_of({{}, 1, "llama", "dion"}), 1);
+  PassTraces traces;
+  const auto& update = traces.update_of(*p.part, p.run.update());
+  double flops = 0, expected = 0;
+  int64_t bases = 0, matrices = 0;
+  const optim::UpdateRules rules(p.run.optimizer);
+  for (const auto& parameter : p.part->parameters().all()) {
+    if (rules.of(*parameter).predicted_as() != "dion") continue;
+    const int64_t rows = parameter->shape[0], cols = parameter->shape[1];
+    expected += 4 * 2 * static_cast<double>(rows * cols * optim::Dion::rank_of(p.run.optimizer, rows, cols));
+    ++matrices;
+  }
+  for (const auto& op : update.operations) {
+    EXPECT_EQ(op.kind, WorkKind::muon) << op.name;
+    if (matmul_sizes(op)) flops += static_cast<double>(op.calls) * op.flops;
+    if (op.name == "aten::linalg_qr") bases += op.calls;
+  }
+  EXPECT_EQ(bases, matrices);
+  EXPECT_DOUBLE_EQ(flops, expected);
+  EXPECT_TRUE(traces.update_of(*p.part, planned(config_of({{}, 1, "llama", "muon"}), 1).run.update()).operations.empty());
+}
+
+TEST(TracedRules, other_settings_are_other_updates) {
+  auto run = planned(config_of({{}, 1}), 1);
+  PassTraces traces;
+  const auto bytes = [&] { return traces.update_of(*run.part, run.run.update()).optimizer_bytes; };
+  const int64_t fp32 = bytes();
+  run.run.optimizer.moments_dtype = "bf16";
+  EXPECT_LT(bytes(), fp32);
 }
 
 // Against the state that a rank which is there holds, region by region; and all stages together hold what one would.
