@@ -109,13 +109,14 @@ def a_kernel_that_became_slower_is_named(scratch):
 
 
 def a_kernel_is_held_against_what_it_follows(scratch):
-    """Three measurements between which memory, but not arithmetic, doubles its speed: one kernel goes with it, one does not."""
+    """Three measurements between which memory, but not arithmetic, doubles its speed: one kernel goes with it, one does not. One that does not and
+    reaches most of the memory's speed has no floor: another day it will go with it."""
     program, file = Path(scratch) / "ingot", Path(scratch) / "floors.json"
-    kernel = lambda name, seconds: {"name": name, "dtype": "fp32", "rows": 64, "width": 64, "forward_s": seconds, "forward_bytes": 4e6}
+    kernel = lambda name, seconds, moved=4e6: {"name": name, "dtype": "fp32", "rows": 64, "width": 64, "forward_s": seconds, "forward_bytes": moved}
     for number in range(3):
         speed = 1 + number / 2
         profile = {"memory": [{"operation": "triad", "bytes": 1 << 26, "bytes_per_s": 1e10 * speed}], "attention": [],
-                   "gemm": [{"kind": "plain", "dtype": "fp32", "pass": "forward", "flops_per_s": 2e11}], "kernels": [kernel("join", 1e-3 / speed), kernel("router", 1e-3)]}
+                   "gemm": [{"kind": "plain", "dtype": "fp32", "pass": "forward", "flops_per_s": 2e11}], "kernels": [kernel("join", 1e-3 / speed), kernel("router", 1e-3), kernel("norm", 1e-3, 12e6)]}
         (Path(scratch) / f"{number + 1}.json").write_text(json.dumps(profile))
     program.write_text(f"""#!/bin/sh
 case "$2" in all) echo >>{scratch}/calls; cp {scratch}/$(wc -l <{scratch}/calls).json "$5" ;; *) echo '{{}}' ;; esac
