@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "bench/rank_processes.h"
+#include "bench/rounds.h"
 #include "bench/step_probe.h"
 #include "bench/suite.h"
 #include "comm/share_cores.h"
@@ -75,12 +76,17 @@ void measure_as_rank(const std::string& file, const std::vector<std::string>& dt
   comm::share_cores(ranks);
   const auto world = comm::World::join(ranks, false, {});
   const Company company{world.get(), ranks.local_rank, ranks.local_size};
-  auto profile = std::filesystem::exists(file) ? plan::read_profile(file)
-                                               : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
-  for (const auto& dtype : dtypes) complete(profile, dtype, company);
-  if (company.side_by_side() == company.size())
-    measure_steps(dtypes, *world, profile);  // ranks that take turns on cores say nothing of these
-  if (world->rank() == 0) base::write_file_atomically(file, profile.to_json());
+  const bool goes_on = std::filesystem::exists(file);
+  const bool is_side_by_side = company.side_by_side() == company.size();  // ranks that take turns on cores say nothing of steps
+  std::vector<plan::MachineProfile> rounds;
+  while (std::ssize(rounds) < (goes_on ? 1 : kRounds)) {
+    auto profile = goes_on ? plan::read_profile(file) : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
+    if (!rounds.empty()) profile.collectives = rounds.front().collectives;  // one sweep is enough: it takes as long as a round
+    for (const auto& dtype : dtypes) complete(profile, dtype, company);
+    if (is_side_by_side) measure_steps(dtypes, *world, profile);
+    rounds.push_back(std::move(profile));
+  }
+  if (world->rank() == 0) base::write_file_atomically(file, middle_of(rounds).to_json());
 }
 
 std::vector<int> numbers_of_ranks(const std::string& device) {
@@ -90,11 +96,25 @@ std::vector<int> numbers_of_ranks(const std::string& device) {
   return all;
 }
 
-bool add_steps(const std::string& dtype, const resilience::StopSignal& stop, plan::MachineProfile& profile) {
-  base::log_info("steps of small models");
-  auto with_steps = profile_of_processes(dtype, 1, profile.to_json(), stop);
-  if (with_steps) profile = std::move(*with_steps);
-  return with_steps.has_value();
+bool measure_rounds(const std::string& title, const std::vector<Measurement>& measurements, const RoundsOptions& options,
+                    const resilience::StopSignal& stop, plan::MachineProfile& profile) {
+  const auto count = static_cast<int64_t>(measurements.size());
+  base::ProgressBar bar(title, options.rounds * count, base::ProgressUnit::count);
+  std::vector<plan::MachineProfile> rounds;
+  bool complete = true;
+  while (complete && std::ssize(rounds) < options.rounds) {
+    const auto before = std::ssize(rounds) * count;
+    complete = run_suite(
+        measurements, rounds.emplace_back(profile), bar, [&] { return stop.received() != 0; }, {}, before);
+    if (!complete || options.steps_dtype.empty()) continue;
+    auto with_steps = profile_of_processes(options.steps_dtype, 1, rounds.back().to_json(), stop);
+    if (!with_steps) complete = false;
+    else rounds.back() = std::move(*with_steps);
+  }
+  bar.finish(complete ? "" : "stopped; what was measured is kept");
+  profile = middle_of(rounds);
+  warn_of_foreign_load(profile);
+  return complete;
 }
 
 bool measure_side_by_side(const std::string& dtype, int ranks, const resilience::StopSignal& stop) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/sweeps.h"
 #include "comm/rank_environment.h"
 #include "plan/profile.h"
 #include "resilience/stop_signal.h"
@@ -20,12 +21,21 @@ void measure_as_rank(const std::string& file, const std::vector<std::string>& dt
 /// Numbers of ranks that runs on this machine may well have. GPUs do not share their cores: none.
 std::vector<int> numbers_of_ranks(const std::string& device);
 
-/// Adds the time of steps of small models, measured in a process of its own: what a run changes of a process is not for measurements that
-/// follow. `dtype`: fp32, bf16 or all. False when it was stopped or failed, which is logged.
-bool add_steps(const std::string& dtype, const resilience::StopSignal& stop, plan::MachineProfile& profile);
+/// Which rounds of measurements (rounds.h) make up a profile.
+struct RoundsOptions {
+  int rounds = 1;
+  /// fp32, bf16 or all: behind each round steps of small models, in a process of its own, as what a run changes of a process is not for
+  /// measurements that follow. "": none.
+  std::string steps_dtype;
+};
 
-/// Measures so many ranks at the same time. The profile goes to the cache alone, where runs and plans of as many look for it. False as
-/// above.
+/// Runs them on this process's threads into `profile`, which becomes the middle of the rounds. False when it was stopped or the steps
+/// failed, which is logged; what was measured is kept.
+bool measure_rounds(const std::string& title, const std::vector<Measurement>& measurements, const RoundsOptions& options,
+                    const resilience::StopSignal& stop, plan::MachineProfile& profile);
+
+/// Measures so many ranks at the same time, in kRounds rounds. The profile goes to the cache alone, where runs and plans of as many look
+/// for it. False as above.
 bool measure_side_by_side(const std::string& dtype, int ranks, const resilience::StopSignal& stop);
 
 }  // namespace ingot::bench

@@ -21,10 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A disturbance of a second must not get into every prediction of this machine: the models take turns, and the middle of their rounds
-// counts.
-constexpr size_t kRounds = 3;
-constexpr int64_t kSteps = 2;  // of a round that are watched, and as many that are not
+constexpr int64_t kSteps = 3;  // of each model that are watched, and as many that are not
 constexpr int64_t kVocabulary = 3072;
 
 struct Probe {
@@ -106,7 +103,7 @@ std::map<WorkKind, double> measured_s(const IterationReport& report) {
 
 }  // namespace
 
-size_t step_probes() { return kRounds * probes().size(); }
+size_t step_probes() { return probes().size(); }
 
 void measure_within_steps(const std::string& dtype, comm::World& world, plan::MachineProfile& profile, const resilience::StopSignal& stop,
                           const std::function<void(const char*)>& on_model) {
@@ -115,25 +112,19 @@ void measure_within_steps(const std::string& dtype, comm::World& world, plan::Ma
     folder.adopt(name);
   const auto tokens = folder.path() / "tokens";
   write_simulated_dataset(tokens, int64_t{1} << 18, 500, kVocabulary);
-  const auto models = probes();
-  std::vector<std::map<WorkKind, std::vector<double>>> rounds_s(models.size());  // of each model, by kind
-  for (size_t i = 0; i < step_probes(); ++i) {
-    const auto& probe = models[i % models.size()];
+  std::map<WorkKind, plan::WithinSteps> sums;
+  for (const auto& probe : probes()) {
     if (on_model) on_model(probe.name);
-    mesh::Groups groups(world, config_of(probe, dtype, world.size(), tokens).parallel);
-    const auto report = measure_iteration(config_of(probe, dtype, world.size(), tokens), kSteps, groups, stop, [](int64_t, int64_t) {});
+    const auto config = config_of(probe, dtype, world.size(), tokens);
+    mesh::Groups groups(world, config.parallel);
+    const auto report = measure_iteration(config, kSteps, groups, stop, [](int64_t, int64_t) {});
     if (report.steps < kSteps || report.plain_ms.empty()) return;
     if (world.rank() != 0) continue;
-    for (const auto& [kind, seconds] : measured_s(report)) rounds_s[i % models.size()][kind].push_back(seconds);
-  }
-  if (world.rank() != 0) return;
-  std::map<WorkKind, plan::WithinSteps> sums;
-  for (size_t i = 0; i < models.size(); ++i) {
-    const auto config = config_of(models[i], dtype, world.size(), tokens);
-    for (const auto& [kind, seconds] : rounds_s[i]) sums[kind].measured_s += median(seconds);
+    for (const auto& [kind, seconds] : measured_s(report)) sums[kind].measured_s += seconds;
     for (const auto& [kind, seconds] : predicted_s(config, mesh::Mesh(config.parallel, world.rank(), world.size()), profile))
       sums[kind].predicted_s += seconds;
   }
+  if (world.rank() != 0) return;
   std::erase_if(profile.within_steps, [&](const auto& old) { return old.dtype == dtype; });
   for (const auto& [kind, sum] : sums)
     if (sum.measured_s > 0) profile.within_steps.push_back({dtype, name_of(kind), sum.measured_s, sum.predicted_s});

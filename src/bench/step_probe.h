@@ -12,7 +12,7 @@
 
 namespace ingot::bench {
 
-/// Number of times that each dtype trains a model: some rounds over all of them.
+/// Number of models.
 size_t step_probes();
 
 /// Trains them in `dtype` on all ranks of `world`, which must fit onto the machine's cores, and puts their sums into profile.within_steps,

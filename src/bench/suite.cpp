@@ -44,7 +44,9 @@ GemmGrid gemm_grid(const SuiteOptions& o) {
 }
 
 Repeats repeats_of(const SuiteOptions& o) {
-  return o.hasty ? Repeats{1, 1, 10, 0.01, 0.03} : o.quick ? Repeats{1, 2, 25, 0.02, 0.1} : Repeats{1, 3, 50, 0.1, 1};
+  if (o.hasty) return {1, 1, 10, 0.01, 0.03};
+  if (o.quick) return {1, 2, 25, 0.02, 0.1};
+  return {1, (2 + o.rounds) / o.rounds, 50, 0.1 / o.rounds, 1.0 / o.rounds};
 }
 
 Setting setting_of(const SuiteOptions& o) { return {o.dtypes, repeats_of(o), at::Device(o.device)}; }
@@ -211,23 +213,24 @@ double companions_cpu_seconds(const Company& company, double own_s) {
 int64_t Company::side_by_side() const { return std::clamp<int64_t>(base::usable_cores() / at::get_num_threads(), 1, local_size); }
 
 bool run_suite(const std::vector<Measurement>& measurements, MachineProfile& profile, base::ProgressBar& bar,
-               const std::function<bool()>& is_stopped, const Company& company) {
+               const std::function<bool()>& is_stopped, const Company& company, int64_t before) {
   const base::LoadWatch load;
   size_t done = 0;
   while (done < measurements.size() && !any_of(company, is_stopped())) {
-    bar.update(static_cast<int64_t>(done), measurements[done].label);
+    bar.update(before + static_cast<int64_t>(done), measurements[done].label);
     if (company.measures()) measurements[done].run(profile);
     ++done;
   }
   profile.foreign_load = load.foreign_share(companions_cpu_seconds(company, load.own_cpu_s()));
-  const bool complete = done == measurements.size();
-  bar.update(static_cast<int64_t>(done));
-  bar.finish(complete ? "" : "stopped; what was measured is kept");
-  if (profile.foreign_load > plan::kBusyShare && company.is_first())
+  bar.update(before + static_cast<int64_t>(done));
+  return done == measurements.size();
+}
+
+void warn_of_foreign_load(const MachineProfile& profile) {
+  if (profile.foreign_load > plan::kBusyShare)
     base::log_warning(
         "other programs used {:.0f} % of this machine during the measurement; rates come out too low. Repeat it on an idle machine.",
         100 * profile.foreign_load);
-  return complete;
 }
 
 void measure_collectives_of(const Company& company, bool quick, MachineProfile& profile) {
@@ -313,6 +316,8 @@ bool complete(MachineProfile& profile, const std::string& dtype, const Company& 
     profile.commands.push_back("quick profile, " + dtype);
     run_suite(
         measurements, profile, bar, [] { return false; }, company);
+    bar.finish();
+    if (first) warn_of_foreign_load(profile);
   }
   if (needs_collectives) measure_collectives_of(company, hasty, profile);
   kernels::release_freed_memory();

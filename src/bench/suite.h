@@ -19,6 +19,7 @@ struct SuiteOptions {
   std::vector<std::string> dtypes;  // fp32, bf16
   bool quick = false;
   bool hasty = false;          // quick, and few repeats: at the start of a run
+  int rounds = 1;              // that share out the repeats (rounds.h)
   std::string device = "cpu";  // or cuda:0
   // Instead of the usual sizes, where something of them is given.
   GemmSweep gemm_sweep;
@@ -53,9 +54,13 @@ bool knows(const plan::MachineProfile& profile, const std::string& dtype);
 bool knows_collectives(const plan::MachineProfile& profile, int64_t ranks);
 
 /// Runs them in turn into `profile` until all are done or `is_stopped` says so on some rank; what was measured stays. Sets the profile's
-/// foreign load. False when it was stopped. Called by all ranks of the company with the same measurements.
+/// foreign load. `bar`, which is the caller's to finish, goes on from `before`. False when it was stopped. Called by all ranks of the
+/// company with the same measurements.
 bool run_suite(const std::vector<Measurement>& measurements, plan::MachineProfile& profile, base::ProgressBar& bar,
-               const std::function<bool()>& is_stopped, const Company& company = {});
+               const std::function<bool()>& is_stopped, const Company& company = {}, int64_t before = 0);
+
+/// Says that a profile's rates come out too low, if others used much of the machine.
+void warn_of_foreign_load(const plan::MachineProfile& profile);
 
 /// Adds the collectives of the company's ranks to `profile`, in place of older ones of groups as large.
 void measure_collectives_of(const Company& company, bool quick, plan::MachineProfile& profile);

@@ -91,6 +91,7 @@ void add_bench(Flags& flags) {
 #include "base/log.h"
 #include "base/text.h"
 #include "bench/machine_profile.h"
+#include "bench/rounds.h"
 #include "bench/storage.h"
 #include "bench/suite.h"
 #include "cli/show.h"
@@ -180,6 +181,8 @@ int run_bench(const Call& call) {
                             .kernels = everything,
                             .quick = o.quick,
                             .device = device::device_named("auto").str()};
+  const bool is_on_cpu = suite.device == "cpu";
+  suite.rounds = is_on_cpu && !o.quick && !o.libraries ? bench::kRounds : 1;  // a race of libraries has turns of its own
   suite.dtypes = dtypes_of(o);
   suite.groups = true;
   suite.balance = call.action == "attention";
@@ -197,16 +200,14 @@ int run_bench(const Call& call) {
     judge = health::judge_of(o.judge.request(), profile, cache.empty() ? std::filesystem::path() : plan::profile_path(cache, profile));
 
   const resilience::StopSignal stop("\nstopping after this measurement; what was measured is kept\n");
+  const bench::RoundsOptions rounds{.rounds = suite.rounds,
+                                    .steps_dtype = everything && !judge && is_on_cpu && ranks.size == 1 ? o.dtype : ""};
   const auto measurements = bench::measurements_of(suite);
-  if (call.action == "memory" && suite.device == "cpu")
+  if (call.action == "memory" && is_on_cpu)
     base::log_info("there is no GPU here that this build can use: copies between host and device are left out");
-  base::ProgressBar bar("bench " + call.action, static_cast<int64_t>(measurements.size()), base::ProgressUnit::count);
-  const bool measured_all = bench::run_suite(measurements, profile, bar, [&] { return stop.received() != 0; });
-  bool complete = measured_all;
-
-  if (everything && complete && !judge) profile.storage = bench::storage_rates(".");
-  complete = complete && stop.received() == 0;
-  if (everything && complete && !judge && suite.device == "cpu" && ranks.size == 1) complete = bench::add_steps(o.dtype, stop, profile);
+  const bool measured_all = bench::measure_rounds("bench " + call.action, measurements, rounds, stop, profile);
+  if (everything && measured_all && !judge) profile.storage = bench::storage_rates(".");
+  bool complete = measured_all && stop.received() == 0;
 
   std::optional<health::HealthCheck> verdict;
   if (judge && complete) {
