@@ -23,7 +23,7 @@ struct FloatPanels {
   static constexpr int64_t kDepth = 256;                      // a panel of columns of it fills 32 KiB with AVX-512
   static constexpr int64_t kBlockRows = 10 * kRows;           // of a task, at most
   static constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a block's columns: half of a small L2
-  static constexpr bool kPacksLinesOfA = false;
+  static constexpr bool kCopiesLinesOfA = false;              // they stay
   static_assert(kPanel == 2 * kLanes);
 
   // What of it is not in L1 comes from L2 as fast as it is needed. Columns that are pages apart are of the same few sets of that, too.
@@ -56,7 +56,7 @@ struct FloatPanels {
     }
   }
 
-  static auto product(const Gemm& g, int64_t row, int64_t d, int64_t rows, int64_t depth, bool is_added) {
+  static auto product(const Gemm& g, int64_t row, int64_t d, int64_t rows, int64_t depth, bool is_added, const float*) {
     const bool is_packed = g.a_panels > 0, by_columns = g.a_column != 1;
     const float* const a = is_packed ? static_cast<const float*>(g.packed_a) + row / kRows * g.a_panel_size + d * kRows
                                      : static_cast<const float*>(g.a) + row * g.a_row + d * g.a_column;

@@ -21,8 +21,10 @@ struct Gemm {
   float other_scale = 0;
   bool is_symmetric = false;  // m = n: only tiles on and above the diagonal are multiplied, and what they have is mirrored; c as a and b
 
-  // By lay_out: both operands in panels of a few rows or columns. a stays where it lies if it can.
-  int64_t a_panels, b_panels;  // to be packed; a: none if it stays
+  // By lay_out: both operands in panels of a few rows or columns. a stays where it lies if it can; else its lines may be copied where they
+  // are multiplied, which its columns are too scattered for.
+  bool copies_a;
+  int64_t a_panels, b_panels;  // to be packed before; a: none if it stays or is copied
   int64_t a_tasks, b_tasks;    // that pack them
   int64_t a_panel_size, b_panel_size;
   void *packed_a, *packed_b;

@@ -51,8 +51,10 @@ struct GemmBlocks {
   static void lay_out(Gemm& g, int64_t workers) {
     const int64_t depth = round_up(g.k, Panels::kStep);
     g.a_panel_size = kRows * depth, g.b_panel_size = kColumns * depth;
-    g.a_panels = Panels::stays(g) ? 0 : divided_up(g.m, kRows), g.b_panels = divided_up(g.n, kColumns);
-    g.a_tasks = g.a_column == 1 ? g.a_panels : chunks(g) * divided_up(g.a_panels, kGemmPanels);
+    const bool stays = Panels::stays(g);
+    g.copies_a = !stays && g.a_column == 1;
+    g.a_panels = stays || g.copies_a ? 0 : divided_up(g.m, kRows), g.b_panels = divided_up(g.n, kColumns);
+    g.a_tasks = chunks(g) * divided_up(g.a_panels, kGemmPanels);
     g.b_tasks = g.b_column == 1 ? chunks(g) * divided_up(g.b_panels, kGemmPanels) : g.b_panels;
     const int64_t bytes = static_cast<int64_t>(sizeof(Element)) * smaller(depth, kGemmLayers * Panels::kDepth);  // of a column
     const int64_t fits_l2 = Panels::kBlockBytes / bytes, of_sums = kGemmSums / Panels::kBlockRows;
@@ -67,8 +69,10 @@ struct GemmBlocks {
     g.row_blocks = divided_up(g.m, g.block_rows);
     g.tasks = tasks();
     g.mirrored = divided_up(g.m, kColumns);
-    g.scratch_floats = g.block_rows * (g.block_columns + kGemmApart);
+    g.scratch_floats = sums_of_block(g) + (g.copies_a ? kRows * Panels::kDepth * static_cast<int64_t>(sizeof(Element)) / 4 : 0);
   }
+
+  static int64_t sums_of_block(const Gemm& g) { return g.block_rows * (g.block_columns + kGemmApart); }
 
   static int64_t divided_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
   static int64_t chunks(const Gemm& g) { return divided_up(round_up(g.k, Panels::kStep), kGemmChunk); }
@@ -81,16 +85,10 @@ struct GemmBlocks {
     return {begin, smaller(begin + kGemmPanels, all)};
   }
 
-  // Where lines lie by themselves a task packs one panel, else a chunk of rows for some panels: either way it reads what lies together.
+  // A task packs a chunk of rows for some panels or, where lines lie by themselves, one panel: either way it reads what lies together.
   static void pack_a(const Gemm& g, int64_t task) {
     const auto* const from = static_cast<const Element*>(g.a);
     auto* const to = static_cast<Element*>(g.packed_a);
-    if constexpr (Panels::kPacksLinesOfA)
-      if (g.a_column == 1) {
-        const int64_t first = task * kRows;
-        Panels::pack_lines_of_a(g, from + first * g.a_row, smaller(kRows, g.m - first), to + task * g.a_panel_size);
-        return;
-      }
     const Range some = panels(g, task, g.a_panels);
     for (int64_t panel = some.begin; panel < some.end; ++panel)
       Panels::pack_columns_of_a(g, from + panel * kRows, smaller(kRows, g.m - panel * kRows), chunk(g, task), to + panel * g.a_panel_size);
@@ -140,11 +138,15 @@ struct GemmBlocks {
     float* const sums = is_direct ? static_cast<float*>(g.c) + first * g.c_row + column : scratch;
     const int64_t step = is_direct ? g.c_row : g.block_columns + kGemmApart;
     const auto first_of = [&](int64_t row) { return g.is_symmetric ? larger(0, round_down(row - column, kColumns)) : 0; };
+    auto* const copy = reinterpret_cast<Element*>(scratch + sums_of_block(g));
     const typename Panels::Unit unit;
     for (int64_t layer = 0; layer < depth; layer += kGemmLayers * piece)
       for (int64_t row = first; row < end; row += kRows)
         for (int64_t d = layer; d < smaller(depth, layer + kGemmLayers * piece); d += piece) {
-          const auto product = Panels::product(g, row, d, smaller(kRows, end - row), smaller(piece, depth - d), d > 0);
+          const int64_t rows = smaller(kRows, end - row), length = smaller(piece, depth - d);
+          if constexpr (Panels::kCopiesLinesOfA)
+            if (g.copies_a) Panels::copy_lines_of_a(g, row, rows, {d, d + length}, copy);
+          const auto product = Panels::product(g, row, d, rows, length, d > 0, copy);
           const Element* const b = static_cast<const Element*>(g.packed_b) + column / kColumns * g.b_panel_size + d * kColumns;
           for (int64_t j = first_of(row); j < columns; j += kColumns)
             product(b + j / kColumns * g.b_panel_size, sums + (row - first) * step + j, step);

@@ -17,7 +17,7 @@ struct PairPanels {
 #else
   static constexpr int64_t kBlockBytes = int64_t{512} << 10;
 #endif
-  static constexpr bool kPacksLinesOfA = true;
+  static constexpr bool kCopiesLinesOfA = true;
   static_assert(kTile == 2 * kLanes && kGemmChunk % kTile == 0);
 
   // If 32 rows of kDepth elements find place in L1's 64 sets of lines of 64 bytes: at 8 distances or more.
@@ -27,10 +27,12 @@ struct PairPanels {
   static bool fits(int64_t rows) { return rows % kTile == 0; }
 
   // To tiles, [k / 32, 32 lines, 32], filled up with zeros.
-  static void pack_lines_of_a(const Gemm& g, const bf16* from, int64_t lines, bf16* to) {
+  static void copy_lines_of_a(const Gemm& g, int64_t row, int64_t lines, Range along, bf16* to) {
+    const bf16* const from = static_cast<const bf16*>(g.a) + row * g.a_row;
     for (int64_t i = 0; i < kTile; ++i)
-      for (int64_t d = 0; d < g.k; d += kTile)
-        _mm512_storeu_si512(to + (d + i) * kTile, i < lines ? load_32(from + i * g.a_row + d, g.k - d) : _mm512_setzero_si512());
+      for (int64_t d = along.begin; d < along.end; d += kTile)
+        _mm512_storeu_si512(to + (d - along.begin + i) * kTile,
+                            i < lines ? load_32(from + i * g.a_row + d, g.k - d) : _mm512_setzero_si512());
   }
   static void pack_columns_of_a(const Gemm& g, const bf16* from, int64_t lines, Range along, bf16* to) {
     for (int64_t d = along.begin; d < along.end; d += kTile) TransposedTile(from, g.a_column, lines, g.k, d).store(to + d * kTile, kTile);
@@ -46,10 +48,11 @@ struct PairPanels {
     for (int64_t d = along.begin; d < along.end; d += 2) PairOfRows(from, g.b_row, columns, g.k, d).store(to + d * kTile);
   }
 
-  static auto product(const Gemm& g, int64_t row, int64_t d, int64_t, int64_t depth, bool is_added) {
-    const bool is_packed = g.a_panels > 0;
-    const bf16* const a = is_packed ? static_cast<const bf16*>(g.packed_a) + row / kTile * g.a_panel_size + d * kTile
-                                    : static_cast<const bf16*>(g.a) + row * g.a_row + d;
+  static auto product(const Gemm& g, int64_t row, int64_t d, int64_t, int64_t depth, bool is_added, const bf16* copy) {
+    const bool is_packed = g.a_panels > 0 || g.copies_a;
+    const bf16* const a = g.copies_a       ? copy
+                          : g.a_panels > 0 ? static_cast<const bf16*>(g.packed_a) + row / kTile * g.a_panel_size + d * kTile
+                                           : static_cast<const bf16*>(g.a) + row * g.a_row + d;
     const int64_t a_row = is_packed ? kTile : g.a_row, a_next = is_packed ? kTile * kTile : kTile;
     return [=](const bf16* b, float* c, int64_t c_row) {
       is_added ? product_of_tiles<Into::added>(depth, a, a_row, b, 2 * kTile, c, c_row, a_next)
