@@ -14,6 +14,7 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"INGOT_CACHE", &Environment::ingot_cache},
     {"INGOT_CPU_ALLOCATOR", &Environment::cpu_allocator},
+    {"ATEN_CPU_CAPABILITY", &Environment::cpu_capability},
     {"INGOT_EMULATED_MEMORY_MIB", &Environment::emulated_memory_mib},
     {"XDG_CACHE_HOME", &Environment::xdg_cache_home},
     {"HOME", &Environment::home, false},

@@ -13,6 +13,7 @@ namespace ingot::base {
 struct Environment {
   std::string ingot_cache;          // INGOT_CACHE: where measurements of this machine are kept
   std::string cpu_allocator;        // INGOT_CPU_ALLOCATOR: "pool" (what happens without it) or "system"
+  std::string cpu_capability;       // ATEN_CPU_CAPABILITY: default, avx2 or avx512, the most that torch's kernels and ours take of a CPU
   std::string emulated_memory_mib;  // INGOT_EMULATED_MEMORY_MIB: of an emulated device (docs/devices.md); empty: the host's
   std::string xdg_cache_home;       // XDG_CACHE_HOME, HOME: where they go otherwise
   std::string home;

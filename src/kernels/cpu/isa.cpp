@@ -1,5 +1,9 @@
 #include "kernels/cpu/isa.h"
 
+#include <algorithm>
+
+#include "base/environment.h"
+
 #ifdef INGOT_X86_ISAS
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,18 +17,24 @@ namespace {
 // Linux saves the tile registers of those processes only that have asked (arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 bool may_use_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
 
+size_t isas_of_cpu() { return __builtin_cpu_supports("x86-64-v4") ? 3 : __builtin_cpu_supports("x86-64-v3") ? 2 : 1; }
+
+// A value that torch does not know it leaves aside, with a warning; so do we.
+size_t isas_asked_for() {
+  const auto& most = base::environment().cpu_capability;
+  return most == "default" ? 1 : most == "avx2" ? 2 : 3;
+}
+
 }  // namespace
 #endif
 
 std::span<const Isa> supported_isas() {
   static constexpr Isa kAll[] = {Isa::portable, Isa::avx2, Isa::avx512};
-  static const size_t count = [] {
 #ifdef INGOT_X86_ISAS
-    if (__builtin_cpu_supports("x86-64-v4")) return 3;
-    if (__builtin_cpu_supports("x86-64-v3")) return 2;
+  static const size_t count = std::min(isas_of_cpu(), isas_asked_for());
+#else
+  static const size_t count = 1;
 #endif
-    return 1;
-  }();
   return {kAll, count};
 }
 

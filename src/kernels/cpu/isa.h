@@ -10,7 +10,8 @@ namespace ingot::kernels::cpu {
 
 enum class Isa { portable, avx2, avx512 };  // the baseline of the compiler; x86-64-v3; x86-64-v4
 
-/// The instruction sets that this program has kernels for and this CPU can run, best one last. Never empty.
+/// The instruction sets that this program has kernels for, this CPU can run and ATEN_CPU_CAPABILITY (torch's own limit: default, avx2 or
+/// avx512) leaves, best one last. Never empty.
 std::span<const Isa> supported_isas();
 
 inline Isa best_isa() { return supported_isas().back(); }
