@@ -8,9 +8,19 @@
 
 namespace ingot::kernels {
 
-at::Tensor OperatorSizes::leaf(at::IntArrayRef sizes, at::ScalarType of) const {
-  return at::randn(sizes, at::TensorOptions().device(device)).to(of).set_requires_grad(true);
+at::Tensor OperatorSizes::normal(at::IntArrayRef sizes) const {
+  constexpr int64_t kDrawn = 65537;  // a prime: no two rows of a matrix are alike
+  const auto options = at::TensorOptions().device(device);
+  const int64_t count = c10::multiply_integers(sizes), whole = count / kDrawn;
+  if (whole < 2) return at::randn(sizes, options);
+  const auto drawn = at::randn({kDrawn}, options);
+  auto all = at::empty({count}, options);
+  all.narrow(0, 0, whole * kDrawn).view({whole, kDrawn}).copy_(drawn.expand({whole, kDrawn}));
+  all.narrow(0, whole * kDrawn, count - whole * kDrawn).copy_(drawn.narrow(0, 0, count - whole * kDrawn));
+  return all.view(sizes);
 }
+
+at::Tensor OperatorSizes::leaf(at::IntArrayRef sizes, at::ScalarType of) const { return normal(sizes).to(of).set_requires_grad(true); }
 
 at::Tensor OperatorSizes::indices(int64_t limit, at::IntArrayRef sizes) const {
   return at::randint(limit, sizes, at::TensorOptions().dtype(at::kLong)).to(device);

@@ -26,7 +26,9 @@ struct OperatorSizes {
 
   /// Of the residual stream, vectors and sums: fp64 for fp64, else fp32.
   at::ScalarType wide() const { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-  /// Random numbers, which get a gradient.
+  /// Random numbers in fp32. Of many, most are repeated: drawing them would take longer than most calls.
+  at::Tensor normal(at::IntArrayRef sizes) const;
+  /// The same, which get a gradient.
   at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType of) const;
   at::Tensor leaf(at::IntArrayRef sizes) const { return leaf(sizes, dtype); }
   /// int64 from 0 to below `limit`.

@@ -11,7 +11,7 @@ std::shared_ptr<ParameterList> random_parameters(std::vector<Parameter> describe
   for (auto& p : described) list->add(std::move(p));
   list->allocate(s.dtype, s.device);
   const at::NoGradGuard no_grad;
-  for (const auto& p : list->all()) p->value.copy_(at::randn(p->shape, at::TensorOptions().device(s.device)) * 0.02);
+  for (const auto& p : list->all()) p->value.copy_(s.normal(p->shape) * 0.02);
   return list;
 }
 

@@ -18,7 +18,7 @@ OperatorCall update(const OperatorSizes& s, Kind kind, int64_t count) {
   std::vector<layers::Parameter> described;
   for (int64_t i = 0; i < count; ++i) described.push_back({.name = std::to_string(i), .shape = {s.rows, s.width}, .kind = kind});
   const auto list = layers::random_parameters(std::move(described), s);
-  for (const auto& p : list->all()) p->accumulate(at::randn(p->shape, at::TensorOptions().device(s.device)));
+  for (const auto& p : list->all()) p->accumulate(s.normal(p->shape));
   const auto optimizer = std::make_shared<Optimizer>(*list, OptimizerConfig{});
   OperatorCall call;
   call.is_repeatable = true;

@@ -7,7 +7,7 @@ namespace ingot::kernels {
 namespace {
 
 OperatorCall make(const OperatorSizes& s) {
-  return {.inputs = {at::randn({s.rows, s.width}, at::TensorOptions().dtype(s.dtype).device(s.device))},
+  return {.inputs = {s.normal({s.rows, s.width}).to(s.dtype)},
           .forward = [](const TensorList& in) -> TensorList { return {quantize(in[0], Quantization::mxfp8, OperandKind::activation, 1)}; },
           .reference = [](const TensorList& in) -> TensorList { return {reference::round_to_fp8(in[0], 1, 32, at::kFloat8_e4m3fn)}; }};
 }
