@@ -143,13 +143,16 @@ tensorboard = false
         if done.returncode != 0:
             raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
         lines = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()]
-        return {"times": [line["step_ms"] / 1e3 for line in lines[WARMUP:]], "peak": lines[-1]["memory_peak_bytes"]}
+        return {"times": [line["step_ms"] / 1e3 for line in lines[WARMUP:]], "peak": lines[-1]["memory_peak_bytes"],
+                "mfu": [line["mfu"] for line in lines[WARMUP:]]}
 
 
 def row(label, tokens, runs):
     times = [t for r in runs for t in r["times"]]
     rate = tokens / statistics.median(times)
-    return rate, f"| {label} | {rate:,.0f} | {tokens / max(times):,.0f}-{tokens / min(times):,.0f} | {max(r['peak'] for r in runs) / 2**20:,.0f} |"
+    mfu = [share for r in runs for share in r.get("mfu", [])]
+    return rate, (f"| {label} | {rate:,.0f} | {tokens / max(times):,.0f}-{tokens / min(times):,.0f} | {max(r['peak'] for r in runs) / 2**20:,.0f} | "
+                  f"{f'{100 * statistics.median(mfu):.0f} %' if mfu else ''} |")
 
 
 def main():
@@ -168,7 +171,7 @@ def main():
     globals().update(WARMUP=args.warmup, DEVICE=args.device)
     if args.peer:
         return peer(args.peer[0], args.peer[1], args.peer[2], args.peer[3] == "compile", args.steps)
-    table = ["| model / precision / optimizer | tokens/s (median) | range | peak MiB |", "|---|---|---|---|"]
+    table = ["| model / precision / optimizer | tokens/s (median) | range | peak MiB | of the GEMM peak |", "|---|---|---|---|---|"]
     for case in args.only or (GPU_CASES if args.device == "cuda" else ODD_CASES if args.odd else CASES):
         model_name, precision, optimizer_name = case.split("/")
         tokens = SHAPES[model_name][-2] * SHAPES[model_name][-1]
@@ -197,7 +200,7 @@ def main():
                 best = max(best, peer_rate)
                 table.append(line)
         if best and rate:
-            table.append(f"| {case}: ingot / best PyTorch | **{rate / best:.2f}** | | |")
+            table.append(f"| {case}: ingot / best PyTorch | **{rate / best:.2f}** | | | |")
         print("\n".join(table[-len(variants) - 2:]), flush=True)
     if args.output:
         Path(args.output).write_text("\n".join(table) + "\n")

@@ -1,9 +1,9 @@
 """Loss curves of a small model by precisions or by update rules, from the same initial weights and the same batches.
 
-    ./scripts/demo && python3 benchmarks/loss_curves.py [--set precisions|update_rules] [--ingot build/release/ingot] [--steps 1000] [--batch-size 2] [--runs runs/curves] [--only llama] [--without fp32]
+    ./scripts/demo && python3 benchmarks/loss_curves.py [--set precisions|update_rules|newton_schulz] [--ingot build/release/ingot] [--steps 1000] [--batch-size 2] [--runs runs/curves] [--only llama] [--without fp32]
 
 The demo makes the data. Each run is kept in its folder and not repeated. Another seed says how far two runs lie apart that differ in nothing
-but chance. Prints Markdown; shares are against bf16, or Muon.
+but chance. Prints Markdown; shares are against bf16, Muon, or Muon's iterations in fp32.
 """
 import argparse
 import json
@@ -21,8 +21,10 @@ SETS = {
                      "muon": {"optimizer.name": "muon"}, "muon, other seed": {"optimizer.name": "muon", "train.seed": 2},
                      "muon, momentum in bf16": {"optimizer.name": "muon", "optimizer.moments_dtype": "bf16"}, "normuon": {"optimizer.name": "normuon"},
                      "dion, rank 1": {"optimizer.name": "dion", "optimizer.rank_fraction": 1.0}, "dion, rank 1/4": {"optimizer.name": "dion", "optimizer.rank_fraction": 0.25},
-                     "dion, rank 1/16": {"optimizer.name": "dion", "optimizer.rank_fraction": 0.0625}}}
-REFERENCE = {"precisions": "bf16", "update_rules": "muon"}
+                     "dion, rank 1/16": {"optimizer.name": "dion", "optimizer.rank_fraction": 0.0625}},
+    "newton_schulz": {"fp32": {"optimizer.newton_schulz_precision": "own"}, "fp32, other seed": {"optimizer.newton_schulz_precision": "own", "train.seed": 2},
+                      "bf16": {"optimizer.newton_schulz_precision": "bf16"}, "bf16, other seed": {"optimizer.newton_schulz_precision": "bf16", "train.seed": 2}}}
+REFERENCE = {"precisions": "bf16", "update_rules": "muon", "newton_schulz": "fp32"}
 LAST = 100  # steps whose mean training loss is compared
 
 
