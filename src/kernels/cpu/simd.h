@@ -66,12 +66,32 @@ INGOT_INLINE Float load(const bf16* from) {
 #endif
 }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// The nearest bf16 to x, ties to even, in the upper half of each lane; the lower half is undefined. A NaN stays one.
+INGOT_INLINE Bits nearest_bf16(Float x) {
+  const Bits bits = reinterpret_cast<Bits>(x), nan = Bits{} + 0x7fc00000;
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  // Masks, which GCC 12 does not find, and by which a conversion takes a third less.
+  const auto raw = reinterpret_cast<__m512i>(bits), down = reinterpret_cast<__m512i>(Bits{} + 0x7fff),
+             up = reinterpret_cast<__m512i>(Bits{} + 0x8000);
+  const auto is_odd = _mm512_test_epi32_mask(raw, reinterpret_cast<__m512i>(Bits{} + 0x10000)),
+             is_number = _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
+  return reinterpret_cast<Bits>(
+      _mm512_mask_add_epi32(reinterpret_cast<__m512i>(nan), is_number, raw, _mm512_mask_blend_epi32(is_odd, down, up)));
+#else
+  return x != x ? nan : bits + 0x7fff + ((bits >> 16) & 1);
+#endif
+}
+
 INGOT_INLINE void store(bf16* to, Float x) {
-  const Bits bits = reinterpret_cast<Bits>(x);
-  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const HalfBits half = __builtin_convertvector(x != x ? Bits{} + 0x7fc0 : rounded, HalfBits);
+#if defined(__AVX512BW__) && INGOT_LANES == 16
+  typedef uint16_t Halves __attribute__((vector_size(4 * kLanes)));
+  const Halves upper =
+      __builtin_shuffle(reinterpret_cast<Halves>(nearest_bf16(x)), Halves{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31});
+  __builtin_memcpy(to, &upper, sizeof(HalfBits));
+#else
+  const HalfBits half = __builtin_convertvector(nearest_bf16(x) >> 16, HalfBits);
   __builtin_memcpy(to, &half, sizeof half);
+#endif
 }
 
 // The first `count` lanes (fewer than kLanes); the others are read as 0 and not written.
@@ -93,9 +113,11 @@ INGOT_INLINE float to_float(float x) { return x; }
 INGOT_INLINE float to_float(bf16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16); }
 
 // A NaN in b is passed on; one in a is not. Intrinsics because the compiler makes two operations of a > b ? a : b
-// beside a constant (GCC 12's own 512-bit ones raise false warnings).
+// beside a constant.
 INGOT_INLINE Float max(Float a, Float b) {
-#if defined(__AVX__) && INGOT_LANES == 8
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX__) && INGOT_LANES == 8
   return _mm256_max_ps(a, b);
 #elif defined(__SSE__) && INGOT_LANES == 4
   return _mm_max_ps(a, b);
@@ -105,7 +127,9 @@ INGOT_INLINE Float max(Float a, Float b) {
 }
 
 INGOT_INLINE Float min(Float a, Float b) {
-#if defined(__AVX__) && INGOT_LANES == 8
+#if defined(__AVX512F__) && INGOT_LANES == 16
+  return _mm512_min_ps(a, b);
+#elif defined(__AVX__) && INGOT_LANES == 8
   return _mm256_min_ps(a, b);
 #elif defined(__SSE__) && INGOT_LANES == 4
   return _mm_min_ps(a, b);
