@@ -97,16 +97,40 @@ INGOT_INLINE void store(bf16* to, Float x) {
 // The first `count` lanes (fewer than kLanes); the others are read as 0 and not written.
 template <class T>
 INGOT_INLINE Float load_part(const T* from, int64_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && INGOT_LANES == 16
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return _mm512_maskz_loadu_ps(mask, from);
+  } else {
+    static_assert(sizeof(T) == sizeof(bf16));
+    const __m256i half = _mm256_maskz_loadu_epi16(mask, from);
+    return load(reinterpret_cast<const bf16*>(&half));
+  }
+#else
   T buffer[kLanes] = {};
   for (int64_t i = 0; i < count; ++i) buffer[i] = from[i];
   return load(buffer);
+#endif
 }
 
 template <class T>
 INGOT_INLINE void store_part(T* to, Float x, int64_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && INGOT_LANES == 16
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    _mm512_mask_storeu_ps(to, mask, x);
+  } else {
+    bf16 buffer[kLanes];
+    store(buffer, x);
+    __m256i half;
+    __builtin_memcpy(&half, buffer, sizeof half);
+    _mm256_mask_storeu_epi16(to, mask, half);
+  }
+#else
   T buffer[kLanes];
   store(buffer, x);
   for (int64_t i = 0; i < count; ++i) to[i] = buffer[i];
+#endif
 }
 
 INGOT_INLINE float to_float(float x) { return x; }
