@@ -40,11 +40,11 @@ void forward(const GluProblem p, int64_t begin, int64_t end) {
     const T *gate = static_cast<const T*>(p.gate_up) + row * 2 * p.width, *up = gate + p.width;
     T* out = static_cast<T*>(p.out) + row * p.width;
     const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t n = p.width - i;
+    for_vectors(p.width, [&](int64_t i, auto n) {
+      prefetch_ahead(gate + i), prefetch_ahead(up + i);
       const Float g = gate_of<kind>(load_some(gate + i, n));
       store_some(out + i, g * sigmoid(argument<kind>(g)) * up_of<kind>(load_some(up + i, n)) * weight, n);
-    }
+    });
   }
 }
 
@@ -56,8 +56,8 @@ void backward(const GluProblem p, int64_t begin, int64_t end) {
     T *grad_gate = static_cast<T*>(p.grad_gate_up) + row * 2 * p.width, *grad_up = grad_gate + p.width;
     const float weight = p.row_weight ? p.row_weight[row] : 1.0f;
     Float weighted{};
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t n = p.width - i;
+    for_vectors(p.width, [&](int64_t i, auto n) {
+      prefetch_ahead(gate + i), prefetch_ahead(up + i), prefetch_ahead(grad + i);
       const Float gate_in = load_some(gate + i, n), up_in = load_some(up + i, n), d = load_some(grad + i, n);
       const Float g = gate_of<kind>(gate_in), u = up_of<kind>(up_in);
       const Float s = sigmoid(argument<kind>(g)), activated = g * s;
@@ -71,7 +71,7 @@ void backward(const GluProblem p, int64_t begin, int64_t end) {
       }
       store_some(grad_gate + i, by_gate, n);
       store_some(grad_up + i, by_up, n);
-    }
+    });
     if (p.row_weight) p.grad_row_weight[row] = sum_of_lanes(weighted)[0];
   }
 }
