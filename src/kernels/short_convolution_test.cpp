@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/rows_short_convolution.h"
 #include "kernels/differentiable.h"
 #include "kernels/feature_map.h"
 
@@ -87,6 +89,42 @@ TEST(ShortConvolution, fused_is_the_one_in_fp64) {
             expect_near(got[0], wanted[0], "grad x");
             expect_near(got[1], wanted[1], "grad weight");
           }
+}
+
+// Rows that see every tap are worked on several at a time: wherever a thread's part begins, to the same bits.
+TEST(ShortConvolution, of_a_row_does_not_depend_on_the_rows_that_are_worked_on_with_it) {
+  at::manual_seed(4);
+  constexpr int64_t kSeq = 21, kRows = 3 * kSeq;
+  for (const auto isa : cpu::supported_isas())
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t width : {3, 4})
+        for (const int64_t channels : {3, 16, 37}) {
+          const auto narrow = [&](at::IntArrayRef sizes) { return random(sizes).to(dtype); };
+          const auto x = narrow({kRows, channels}), grad = narrow({kRows, channels}), weight = random({width, channels}).to(at::kFloat);
+          auto is_start = at::zeros({kRows}, at::kBool);
+          for (const int64_t start : {0, 2, 9, 10, 30}) is_start[start] = true;
+          const auto run = [&](const std::vector<int64_t>& cuts) {
+            auto out = at::full_like(x, NAN), grad_x = at::full_like(x, NAN), sums = at::zeros({width, channels}, at::kFloat);
+            cpu::ShortConvolutionProblem p{};
+            p.rows = kRows, p.seq = kSeq, p.channels = channels, p.width = width, p.is_bf16 = dtype == at::kBFloat16;
+            p.is_start = is_start.const_data_ptr<bool>(), p.weight = weight.const_data_ptr<float>();
+            p.x = x.const_data_ptr(), p.grad = grad.const_data_ptr(), p.out = out.data_ptr(), p.grad_x = grad_x.data_ptr();
+            const auto of_isa = [&](const auto& kernel) {
+              return isa == cpu::Isa::avx512 ? kernel.avx512 : isa == cpu::Isa::avx2 ? kernel.avx2 : kernel.portable;
+            };
+            for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+              of_isa(cpu::short_convolution_forward)(p, cuts[i], cuts[i + 1]);
+              of_isa(cpu::short_convolution_backward)(p, cuts[i], cuts[i + 1], sums.data_ptr<float>());
+            }
+            return std::vector<at::Tensor>{out, grad_x, sums};
+          };
+          const auto whole = run({0, kRows});
+          for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 1, 6, 8, 29, 33, kRows}, {0, 18, 45, 62, kRows}}) {
+            const auto parts = run(cuts);
+            for (size_t i = 0; i < 3; ++i)  // one row's sums are added after the other's
+              EXPECT_TRUE(at::equal(parts[i], whole[i])) << i << " " << cpu::name(isa) << " width " << width << " channels " << channels;
+          }
+        }
 }
 
 TEST(FeatureMap, products_are_those_that_the_papers_state) {
