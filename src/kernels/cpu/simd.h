@@ -94,6 +94,13 @@ INGOT_INLINE void store(bf16* to, Float x) {
 #endif
 }
 
+// What a T holds of x.
+template <class T>
+INGOT_INLINE Float rounded_to(Float x) {
+  if constexpr (sizeof(T) == sizeof(bf16)) return reinterpret_cast<Float>(nearest_bf16(x) & 0xffff0000);
+  else return x;
+}
+
 // The first `count` lanes (fewer than kLanes); the others are read as 0 and not written.
 template <class T>
 INGOT_INLINE Float load_part(const T* from, int64_t count) {
