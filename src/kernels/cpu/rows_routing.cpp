@@ -24,17 +24,21 @@ void gather(const GatherRowsProblem& p, int64_t begin, int64_t end) {
 }
 
 template <class From, class To>
-void sum(const SumSlotsProblem& p, int64_t begin, int64_t end) {
+void sum(const SumSlotsProblem p, int64_t begin, int64_t end) {  // p by value: no store can change it
   const From* x = static_cast<const From*>(p.x);
   for (int64_t token = begin; token < end; ++token) {
     const int64_t* rows = p.inverse + token * p.top_k;
+    const From* first = x + rows[0] * p.width;
     To* out = static_cast<To*>(p.out) + token * p.width;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t n = p.width - i;
-      Float sum = load_some(x + rows[0] * p.width + i, n);
+    if (p.top_k == 1) {
+      copy_row(first, out, p.width);
+      continue;
+    }
+    for_vectors(p.width, [&](int64_t i, auto n) {
+      Float sum = load_some(first + i, n);
       for (int64_t k = 1; k < p.top_k; ++k) sum += load_some(x + rows[k] * p.width + i, n);
       store_some(out + i, sum, n);
-    }
+    });
   }
 }
 
