@@ -24,37 +24,60 @@ INGOT_INLINE float exponentials(const float* logits, int64_t classes, float* out
   return sum_of_lanes(sums)[0];
 }
 
-// Scores of chosen classes are taken out of `scores`, which are not NaN.
-INGOT_INLINE void choose(float* scores, int64_t classes, int64_t* choice, int64_t top_k) {
-  bool is_chosen[kMostRouterClasses] = {};
-  for (int64_t k = 0; k < top_k; ++k) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < classes; ++i)
-      if (!is_chosen[i] && (best < 0 || scores[i] > scores[best])) best = i;
-    is_chosen[best] = true;
-    choice[k] = best;
+// Of kRows rows a class is chosen at a time: each choice waits for the one before it in its row.
+constexpr int64_t kRows = 4;
+
+// Scores, up to a whole vector: NaN is none.
+INGOT_INLINE void score(const float* terms, float sum, const float* bias, int64_t classes, float* scores) {
+  for_vectors(classes, [&](int64_t i, auto n) {
+    Float x = load_some(terms + i, n) / sum + load_some(bias + i, n);
+    x = x != x ? broadcast(__builtin_inff()) : x;
+    store(scores + i, n < kLanes ? (lane_index() < static_cast<int32_t>(n) ? x : broadcast(__builtin_nanf(""))) : x);
+  });
+}
+
+// The class of the largest score, the first of several. That of the class `before` is taken out first.
+INGOT_INLINE int64_t choose(float* scores, int64_t classes, int64_t before) {
+  const Int lane = lane_index();
+  Float top = broadcast(-__builtin_inff());
+  for (int64_t i = 0; i < classes; i += kLanes) {
+    Float x = load(scores + i);
+    x = lane == static_cast<int32_t>(before - i) ? broadcast(__builtin_nanf("")) : x;
+    store(scores + i, x);
+    top = max(x, top);
+  }
+  top = max_of_lanes(top);
+  const Float least = broadcast(-__builtin_inff()), backwards = -__builtin_convertvector(lane, Float);
+  Float first = least;
+  for (int64_t i = 0; i < classes; i += kLanes) first = max(load(scores + i) == top ? backwards - static_cast<float>(i) : least, first);
+  return -static_cast<int64_t>(max_of_lanes(first)[0]);
+}
+
+INGOT_INLINE void topk_softmax_of_rows(const TopkSoftmaxProblem& p, int64_t row, int64_t rows) {
+  float terms[kRows][kMostRouterClasses], scores[kRows][kMostRouterClasses], sum[kRows];
+  int64_t* const choice = p.choice + row * p.top_k;
+  for (int64_t r = 0; r < rows; ++r) {
+    sum[r] = exponentials(p.logits + (row + r) * p.classes, p.classes, terms[r]);
+    if (p.chooses) score(terms[r], sum[r], p.bias, p.classes, scores[r]);
+  }
+  for (int64_t k = 0; p.chooses && k < p.top_k; ++k)
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t* const next = choice + r * p.top_k + k;
+      *next = choose(scores[r], p.classes, k > 0 ? next[-1] : -1);
+    }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t* const chosen = choice + r * p.top_k;
+    float* const weight = p.weight + (row + r) * p.top_k;
+    float of_chosen = 0;
+    for (int64_t k = 0; k < p.top_k; ++k) of_chosen += terms[r][chosen[k]];
+    for (int64_t k = 0; k < p.top_k; ++k) weight[k] = terms[r][chosen[k]] / (p.renormalises ? of_chosen : sum[r]);
   }
 }
 
 }  // namespace
 
 void topk_softmax(const TopkSoftmaxProblem& p, int64_t begin, int64_t end) {
-  float terms[kMostRouterClasses], scores[kMostRouterClasses];
-  for (int64_t row = begin; row < end; ++row) {
-    const float sum = exponentials(p.logits + row * p.classes, p.classes, terms);
-    int64_t* const choice = p.choice + row * p.top_k;
-    float* const weight = p.weight + row * p.top_k;
-    if (p.chooses) {
-      for (int64_t i = 0; i < p.classes; ++i) {
-        const float score = terms[i] / sum + p.bias[i];
-        scores[i] = score != score ? __builtin_inff() : score;
-      }
-      choose(scores, p.classes, choice, p.top_k);
-    }
-    float of_chosen = 0;
-    for (int64_t k = 0; k < p.top_k; ++k) of_chosen += terms[choice[k]];
-    for (int64_t k = 0; k < p.top_k; ++k) weight[k] = terms[choice[k]] / (p.renormalises ? of_chosen : sum);
-  }
+  for (int64_t row = begin; row < end; row += kRows) topk_softmax_of_rows(p, row, smaller(kRows, end - row));
 }
 
 // With `along` the product of the weights and their gradients: a chosen class's logit gets weight * (gradient - along), if the weights are
