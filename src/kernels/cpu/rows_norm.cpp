@@ -9,38 +9,42 @@
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
 
-// a * (x + b), with null meaning 1 and 0.
-INGOT_INLINE Float scaled(Float x, const float* scale, const float* bias, int64_t i, int64_t n) {
-  return scale ? (x + load_some(bias + i, n)) * load_some(scale + i, n) : x;
-}
-
-template <class T>
-void forward(const JoinNormProblem& p, int64_t begin, int64_t end) {
+template <class T, bool has_branch, bool is_scaled>
+void forward_of(const JoinNormProblem p, int64_t begin, int64_t end) {  // p by value: no store can change it
   for (int64_t row = begin; row < end; ++row) {
     const float* residual = p.residual + row * p.width;
-    const T* branch = p.branch ? static_cast<const T*>(p.branch) + row * p.width : nullptr;
-    const float* joined = branch ? p.joined + row * p.width : residual;
+    const T* branch = has_branch ? static_cast<const T*>(p.branch) + row * p.width : nullptr;
+    float* joined = has_branch ? p.joined + row * p.width : nullptr;
     Float squares{};
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t n = p.width - i;
+    for_vectors(p.width, [&](int64_t i, auto n) {
       Float x = load_some(residual + i, n);
-      if (branch) {
-        x = scaled(x, p.residual_scale, p.residual_bias, i, n) + scaled(load_some(branch + i, n), p.branch_scale, p.branch_bias, i, n);
-        if (n < kLanes) x = x * first_lanes(n);
-        store_some(p.joined + row * p.width + i, x, n);
+      if constexpr (has_branch) {
+        Float y = load_some(branch + i, n);
+        if constexpr (is_scaled) {
+          prefetch_ahead(residual + i), prefetch_ahead(branch + i);
+          x = (x + load_some(p.residual_bias + i, n)) * load_some(p.residual_scale + i, n);
+          y = (y + load_some(p.branch_bias + i, n)) * load_some(p.branch_scale + i, n);
+        }
+        x += y;
+        store_some(joined + i, x, n);
       }
-      squares += x * x;
-    }
+      squares = fused(x, x, squares);
+    });
     if (!p.weight) continue;
     const float mean = sum_of_lanes(squares)[0] / static_cast<float>(p.width);
     const float inverse = 1.0f / __builtin_sqrtf(mean + static_cast<float>(p.eps));
     p.inverse[row] = inverse;
+    const float* x = has_branch ? joined : residual;
     T* normed = static_cast<T*>(p.normed) + row * p.width;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t n = p.width - i;
-      store_some(normed + i, load_some(joined + i, n) * inverse * load_some(p.weight + i, n), n);
-    }
+    for_vectors(p.width, [&](int64_t i, auto n) { store_some(normed + i, load_some(x + i, n) * inverse * load_some(p.weight + i, n), n); });
   }
+}
+
+template <class T>
+void forward(const JoinNormProblem& p, int64_t begin, int64_t end) {
+  p.residual_scale ? forward_of<T, true, true>(p, begin, end)
+  : p.branch       ? forward_of<T, true, false>(p, begin, end)
+                   : forward_of<T, false, false>(p, begin, end);
 }
 
 // kRows rows side by side, so that the sums of a column are loaded and stored once for all of them; each is added to in the order of the
@@ -51,10 +55,10 @@ constexpr int64_t kRows = 4;
 template <class T>
 INGOT_INLINE float along_row(const JoinNormProblem& p, const float* joined, const T* grad_normed, float inverse) {
   Float dot{};
-  for (int64_t i = 0; i < p.width; i += kLanes) {
-    const int64_t n = p.width - i;
-    dot += load_some(grad_normed + i, n) * load_some(p.weight + i, n) * load_some(joined + i, n);
-  }
+  for_vectors(p.width, [&](int64_t i, auto n) {
+    prefetch_ahead(grad_normed + i), prefetch_ahead(joined + i);
+    dot = fused(load_some(grad_normed + i, n) * load_some(p.weight + i, n), load_some(joined + i, n), dot);
+  });
   return sum_of_lanes(dot)[0] * inverse * inverse * inverse * (1.0f / static_cast<float>(p.width));
 }
 
@@ -79,8 +83,7 @@ INGOT_INLINE void backward_of_rows(const JoinNormProblem& p, int64_t row, float*
   }
   const auto sum_at = [&](JoinNormSum which, int64_t i) { return sums + which * p.width + i; };
   const bool has_grad_joined = p.grad_joined;
-  for (int64_t i = 0; i < p.width; i += kLanes) {
-    const int64_t n = p.width - i;
+  for_vectors(p.width, [&](int64_t i, auto n) {
     Float weight{}, of_weight{}, residual_scale{}, branch_scale{}, of_residual_scale{}, of_branch_scale{}, of_bias{};
     if constexpr (has_norm) weight = load_some(p.weight + i, n), of_weight = load_some(sum_at(kGradWeight, i), n);
     if constexpr (is_scaled) {
@@ -89,15 +92,17 @@ INGOT_INLINE void backward_of_rows(const JoinNormProblem& p, int64_t row, float*
       of_bias = load_some(sum_at(kGradResidualBias, i), n);
     }
     for (int64_t r = 0; r < rows; ++r) {
+      if (has_grad_joined) prefetch(grad_joined[r] + rows * p.width + i);
+      if constexpr (is_scaled) prefetch(residual[r] + rows * p.width + i), prefetch(branch[r] + rows * p.width + i);
       Float g = has_grad_joined ? load_some(grad_joined[r] + i, n) : Float{};
       if constexpr (has_norm) {
         const Float x = load_some(joined[r] + i, n), by_norm = load_some(grad_normed[r] + i, n);
-        of_weight += by_norm * x * inverse[r];
-        g += by_norm * weight * inverse[r] - x * along[r];
+        of_weight = fused(by_norm * x, broadcast(inverse[r]), of_weight);
+        g += fused(by_norm * weight, broadcast(inverse[r]), -(x * along[r]));
       }
       if constexpr (is_scaled) {
-        of_residual_scale += g * load_some(residual[r] + i, n);
-        of_branch_scale += g * load_some(branch[r] + i, n);
+        of_residual_scale = fused(g, load_some(residual[r] + i, n), of_residual_scale);
+        of_branch_scale = fused(g, load_some(branch[r] + i, n), of_branch_scale);
         of_bias += g;
         store_some(grad_residual[r] + i, g * residual_scale, n);
         store_some(grad_branch[r] + i, g * branch_scale, n);
@@ -111,7 +116,7 @@ INGOT_INLINE void backward_of_rows(const JoinNormProblem& p, int64_t row, float*
       store_some(sum_at(kGradResidualScale, i), of_residual_scale, n), store_some(sum_at(kGradBranchScale, i), of_branch_scale, n);
       store_some(sum_at(kGradResidualBias, i), of_bias, n);
     }
-  }
+  });
 }
 
 template <class T, bool has_norm, bool has_branch, bool is_scaled>
