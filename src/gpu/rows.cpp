@@ -102,6 +102,15 @@ INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int devic
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);
 }
+INGOT_EXPORTED int ingot_round_terms(const cpu::RoundProblem* problem, int device) {
+  return launch(gpu::launch_round_terms, problem, device);
+}
+INGOT_EXPORTED int ingot_square_sum(const cpu::SquareSumProblem* problem, int device) {
+  return launch(gpu::launch_square_sum, problem, device);
+}
+INGOT_EXPORTED int ingot_add_chunks(const cpu::ChunkSumProblem* problem, int device) {
+  return launch(gpu::launch_add_chunks, problem, device);
+}
 INGOT_EXPORTED int ingot_digest(const cpu::DigestProblem* problem, int device) { return launch(gpu::launch_digest, problem, device); }
 INGOT_EXPORTED int ingot_fill_normal(const gpu::InitialiseProblem* problem, int device) {
   return launch(gpu::launch_fill_normal, problem, device);

@@ -3,6 +3,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/digest.h"
+#include "kernels/gpu/exact_sum.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/initialise.h"
 #include "kernels/gpu/join_norm.h"
@@ -92,6 +93,9 @@ int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return ap
 int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }
 int launch_symmetric_matmul(const SymmetricMatmulProblem& p, void* stream) { return symmetric_matmul(p, on(stream)); }
 int prefers_symmetric_matmul(int device) { return has_fast_matrices(device) ? 1 : 0; }
+int launch_round_terms(const cpu::RoundProblem& p, void* stream) { return round_terms(p, on(stream)); }
+int launch_square_sum(const cpu::SquareSumProblem& p, void* stream) { return square_sum(p, on(stream)); }
+int launch_add_chunks(const cpu::ChunkSumProblem& p, void* stream) { return add_chunks(p, on(stream)); }
 int launch_digest(const cpu::DigestProblem& p, void* stream) { return digest(p, on(stream)); }
 
 }  // namespace ingot::kernels::gpu

@@ -5,6 +5,7 @@
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_digest.h"
+#include "kernels/cpu/rows_exact_sum.h"
 #include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
@@ -55,6 +56,9 @@ int launch_fill_normal(const InitialiseProblem& problem, void* stream);
 int launch_symmetric_matmul(const SymmetricMatmulProblem& problem, void* stream);
 /// 1 or 0: whether that is to be expected to be faster than the library's GEMM.
 int prefers_symmetric_matmul(int device);
+int launch_round_terms(const cpu::RoundProblem& problem, void* stream);
+int launch_square_sum(const cpu::SquareSumProblem& problem, void* stream);
+int launch_add_chunks(const cpu::ChunkSumProblem& problem, void* stream);
 int launch_digest(const cpu::DigestProblem& problem, void* stream);
 
 }  // namespace ingot::kernels::gpu

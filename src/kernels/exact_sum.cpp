@@ -13,14 +13,15 @@ namespace {
 
 static_assert(kSquareParts == cpu::SquareSumProblem::kParts && kSquareBlock == cpu::SquareSumProblem::kBlock);
 
-// Of kernels that no GPU has yet: there operators do the same.
-constexpr const char *kRoundSymbol = "ingot_round_terms", *kSquareSymbol = "ingot_square_sum";
+// A GPU whose library lacks them does the same by operators.
+constexpr const char *kRoundSymbol = "ingot_round_terms", *kSquareSymbol = "ingot_square_sum", *kAddSymbol = "ingot_add_chunks";
 constexpr int64_t kRoundGrain = 16384;
 
 double shift_of(int exponent) { return std::ldexp(1.5, 52 + exponent); }
 
-bool is_fused(const at::Tensor& x, const char* symbol) {
-  return x.scalar_type() == at::kFloat && x.is_contiguous() && runs_rows(x.device(), x.numel(), symbol);
+// `elements`: that the kernel counts.
+bool is_fused(const at::Tensor& x, int64_t elements, const char* symbol) {
+  return x.scalar_type() == at::kFloat && x.is_contiguous() && runs_rows(x.device(), elements, symbol);
 }
 
 at::Tensor square_sum_by_operators(const at::Tensor& x) {
@@ -36,6 +37,33 @@ at::Tensor square_sum_by_operators(const at::Tensor& x) {
   return at::stack(parts);
 }
 
+void bind_tensors(cpu::SquareSumProblem& p, const RowTensors& t) {
+  for (int64_t i = 0; i < p.tensors; ++i) p.of[i].data = numbers(t.in[static_cast<size_t>(i)]);
+  p.sums = static_cast<double*>(address(t.out[0]));
+}
+
+void bind_chunks(cpu::ChunkSumProblem& p, const RowTensors& t) {
+  p.of_chunks = static_cast<const double*>(address(t.in[0]));
+  p.sums = static_cast<double*>(address(t.out[0]));
+}
+
+// Of as many tensors as a kernel takes. What chunks add up to is added up in their order, so that also beyond the limit of exact sums the
+// bits are the same each time.
+void add_up(const TensorList& tensors, const at::Tensor& sums) {
+  using Problem = cpu::SquareSumProblem;
+  Problem chunks{};
+  cpu::ChunkSumProblem totals{};
+  for (const auto& x : tensors) {
+    chunks.of[chunks.tensors++] = {nullptr, x.numel(), chunks.rows};
+    chunks.rows += (x.numel() + Problem::kChunk - 1) / Problem::kChunk;
+    totals.first_chunk[++totals.rows] = chunks.rows;
+  }
+  std::transform(kSquareExponents.begin(), kSquareExponents.end(), chunks.shifts, shift_of);
+  const auto of_chunks = at::empty({chunks.rows, kSquareParts}, sums.options());
+  run_rows(RowCall<Problem>{"square_sum", kSquareSymbol, {tensors, {of_chunks}, {}}, chunks, bind_tensors, /*grain=*/1}, cpu::square_sum);
+  run_rows(RowCall<cpu::ChunkSumProblem>{"add_chunks", kAddSymbol, {{of_chunks}, {sums}, {}}, totals, bind_chunks}, cpu::add_chunks);
+}
+
 }  // namespace
 
 double rounded(double x, int exponent) { return (x + shift_of(exponent)) - shift_of(exponent); }
@@ -43,7 +71,7 @@ double rounded(double x, int exponent) { return (x + shift_of(exponent)) - shift
 void round_into(const at::Tensor& sum, const at::Tensor& terms, int exponent, bool adds) {
   const at::NoGradGuard no_grad;
   const double shift = shift_of(exponent);
-  if (is_fused(terms, kRoundSymbol)) {
+  if (is_fused(terms, terms.numel(), kRoundSymbol)) {
     const RowTensors tensors{adds ? TensorList{terms, sum} : TensorList{terms}, {sum}, {}};
     const auto bind = [](cpu::RoundProblem& p, const RowTensors& t) {
       p.terms = numbers(t.in[0]);
@@ -58,19 +86,18 @@ void round_into(const at::Tensor& sum, const at::Tensor& terms, int exponent, bo
   adds ? sum.add_(rounded_terms) : sum.copy_(rounded_terms);
 }
 
-at::Tensor square_sum(const at::Tensor& x) {
+at::Tensor square_sums(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
-  using Problem = cpu::SquareSumProblem;
-  if (!is_fused(x, kSquareSymbol)) return square_sum_by_operators(x);
-  Problem problem{(x.numel() + Problem::kChunk - 1) / Problem::kChunk, x.numel(), nullptr, nullptr, {}};
-  std::transform(kSquareExponents.begin(), kSquareExponents.end(), problem.shifts, shift_of);
-  const auto sums = at::empty({problem.rows, kSquareParts}, x.options().dtype(at::kDouble));
-  const auto bind = [](Problem& p, const RowTensors& t) {
-    p.x = numbers(t.in[0]);
-    p.sums = static_cast<double*>(address(t.out[0]));
-  };
-  run_rows(RowCall<Problem>{"square_sum", kSquareSymbol, {{x}, {sums}, {}}, problem, bind, /*grain=*/1}, cpu::square_sum);
-  return sums.sum(0);
+  if (tensors.empty()) return at::empty({0, kSquareParts}, at::kDouble);
+  const auto count = static_cast<int64_t>(tensors.size());
+  const auto sums = at::empty({count, kSquareParts}, tensors.front().options().dtype(at::kDouble));
+  const auto takes = [&](int64_t i) { return is_fused(tensors[static_cast<size_t>(i)], 0, kSquareSymbol); };  // counts within chunks
+  for (int64_t from = 0, end = 0; from < count; from = end) {
+    for (end = from; end < count && end - from < cpu::SquareSumProblem::kMost && takes(end);) ++end;
+    if (end > from) add_up({tensors.begin() + from, tensors.begin() + end}, sums.narrow(0, from, end - from));
+    else sums[end].copy_(square_sum_by_operators(tensors[static_cast<size_t>(end)])), ++end;
+  }
+  return sums;
 }
 
 }  // namespace ingot::kernels

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "device/aten.h"
 
@@ -26,9 +27,9 @@ void round_into(const at::Tensor& sum, const at::Tensor& terms, int exponent, bo
 inline constexpr std::array kSquareExponents = {-20, -43, -66};
 inline constexpr int64_t kSquareParts = kSquareExponents.size(), kSquareBlock = 32;
 
-/// Of `x` [n] fp32 or fp64: fp64 [kSquareParts] on its device; NaN where an element is not finite. Blocks of kSquareBlock elements, from
-/// the first on, are added up in a fixed order: slices of a tensor that begin at multiples of kSquareBlock add up to the bits of the whole.
-/// Limit: memory, one read.
-at::Tensor square_sum(const at::Tensor& x);
+/// Of each tensor [n], fp32 or fp64, all on one device: fp64 [tensors, kSquareParts] there; not finite where an element is not. Blocks of
+/// kSquareBlock elements, from the first on, are added up in a fixed order: slices of a tensor that begin at multiples of kSquareBlock add
+/// up to the bits of the whole. Limit: memory, one read, and two launches for 128 tensors of fp32.
+at::Tensor square_sums(const std::vector<at::Tensor>& tensors);
 
 }  // namespace ingot::kernels

@@ -56,6 +56,8 @@ TEST(ExactSum, of_gradients_has_the_same_bits_in_any_order_and_in_any_groups) {
   EXPECT_LT((plain - expected).abs().max().item<double>(), kTerms * std::ldexp(1, -49));
 }
 
+at::Tensor square_sum(const at::Tensor& x) { return square_sums({x})[0]; }
+
 TEST(SquareSum, of_slices_adds_up_to_the_bits_of_the_whole) {
   std::mt19937 random(3);
   for (const int64_t count : {1, 31, 32, 33, 1000, 16384, 16385, 100003}) {

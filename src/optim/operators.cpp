@@ -50,7 +50,8 @@ std::vector<Operator> update_operators() {
                        [](const Shapes& in, const Shapes&) {
                          return Size{kernels::elements(in.at(0)), 1};
                        }},
-                      {"square_sum"}},
+                      {"square_sum"},
+                      {"add_chunks"}},
            .fused_on = {device::Target::cpu, device::Target::gpu},
            .make = [](const OperatorSizes& s) { return update(s, Kind::embedding, 1); },
            .measured = vector_sizes},

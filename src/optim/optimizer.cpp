@@ -94,13 +94,13 @@ GradientNorm Optimizer::gradient_norm() const {
   const base::WorkScope scope("gradient_norm", base::WorkKind::gradient_norm);
   GradientNorm result;
   std::vector<const Slot*> counted;
-  std::vector<at::Tensor> sums;  // all are read at once: each read waits for the device
+  std::vector<at::Tensor> gradients;
   for (const auto& slot : slots_) {
     if (!slot.shard.is_primary || (!slot.shard.gradient.defined() && !slot.shard.parameter->has_gradient)) continue;
     counted.push_back(&slot);
-    sums.push_back(kernels::square_sum(slot.shard.gradient_slice()));
+    gradients.push_back(slot.shard.gradient_slice());
   }
-  const auto on_host = sums.empty() ? at::empty({0, kernels::kSquareParts}, at::kDouble) : at::stack(sums).cpu();
+  const auto on_host = kernels::square_sums(gradients).cpu();  // all at once: a read waits for the device
   const auto parts = on_host.sum(0);
   for (size_t i = 0; i < counted.size() && result.first_nonfinite.empty(); ++i)
     if (!on_host[static_cast<int64_t>(i)].isfinite().all().item<bool>()) result.first_nonfinite = counted[i]->shard.parameter->name;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/rows_exact_sum.h"
 
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/tensor_table.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
@@ -31,15 +32,14 @@ void round_terms(const RoundProblem& p, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) sum[i] = (static_cast<double>(terms[i]) + shift) - shift;
 }
 
-void square_sum(const SquareSumProblem& p, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
+void square_sum(const SquareSumProblem& p, int64_t first, int64_t last) {
+  for_each_chunk(p, first, last, [&](const SquareSumProblem::Tensor& tensor, int64_t begin, int64_t end, int64_t chunk) {
     double parts[SquareSumProblem::kParts] = {};
-    const int64_t stop = (row + 1) * SquareSumProblem::kChunk < p.elements ? (row + 1) * SquareSumProblem::kChunk : p.elements;
-    for (int64_t at = row * SquareSumProblem::kChunk; at < stop; at += kBlock) {
+    for (int64_t at = begin; at < end; at += kBlock) {
       float padded[kBlock] = {};
-      const float* x = p.x + at;
-      if (stop - at < kBlock) {
-        for (int64_t i = 0; i < stop - at; ++i) padded[i] = x[i];
+      const float* x = tensor.data + at;
+      if (end - at < kBlock) {
+        for (int64_t i = 0; i < end - at; ++i) padded[i] = x[i];
         x = padded;
       }
       double rest = block_sum(x);
@@ -49,7 +49,17 @@ void square_sum(const SquareSumProblem& p, int64_t begin, int64_t end) {
         rest -= part;
       }
     }
-    for (int i = 0; i < SquareSumProblem::kParts; ++i) p.sums[row * SquareSumProblem::kParts + i] = parts[i];
+    for (int i = 0; i < SquareSumProblem::kParts; ++i) p.sums[chunk * SquareSumProblem::kParts + i] = parts[i];
+  });
+}
+
+void add_chunks(const ChunkSumProblem& p, int64_t first, int64_t last) {
+  constexpr int64_t kParts = SquareSumProblem::kParts;
+  for (int64_t row = first; row < last; ++row) {
+    double sums[kParts] = {};
+    for (int64_t chunk = p.first_chunk[row]; chunk < p.first_chunk[row + 1]; ++chunk)
+      for (int64_t i = 0; i < kParts; ++i) sums[i] += p.of_chunks[chunk * kParts + i];
+    for (int64_t i = 0; i < kParts; ++i) p.sums[row * kParts + i] = sums[i];
   }
 }
 

@@ -80,9 +80,11 @@ INGOT_DEVICE int64_t grid_blocks() { return gridDim.x; }
 INGOT_DEVICE void barrier() { __syncthreads(); }
 #if defined(__HIPCC__)
 INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor(value, mask); }
+INGOT_DEVICE double shuffle_xor(double value, int mask) { return __shfl_xor(value, mask); }
 INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask) { return __shfl_xor(value, mask); }
 #else
 INGOT_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+INGOT_DEVICE double shuffle_xor(double value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 #endif
 /// In no order: of integers that is no matter.
@@ -103,10 +105,18 @@ INGOT_DEVICE int64_t block_index() { return host::current().block; }
 INGOT_DEVICE int64_t grid_blocks() { return host::current().blocks; }
 INGOT_DEVICE void barrier(int line = __builtin_LINE()) { host::barrier(line); }
 INGOT_DEVICE float shuffle_xor(float value, int mask, int line = __builtin_LINE()) { return host::shuffle_xor(value, mask, kWave, line); }
-INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask, int line = __builtin_LINE()) {
+template <class T>
+INGOT_DEVICE T shuffle_xor_of_eight_bytes(T value, int mask, int line) {
+  static_assert(sizeof value == 8);
   host::exchange(&value, sizeof value, kWave, line);
   std::memcpy(&value, host::published_by(thread_index() % kWave ^ mask, kWave), sizeof value);
   return value;
+}
+INGOT_DEVICE double shuffle_xor(double value, int mask, int line = __builtin_LINE()) {
+  return shuffle_xor_of_eight_bytes(value, mask, line);
+}
+INGOT_DEVICE uint64_t shuffle_xor(uint64_t value, int mask, int line = __builtin_LINE()) {
+  return shuffle_xor_of_eight_bytes(value, mask, line);
 }
 INGOT_DEVICE void add_atomically(uint64_t* to, uint64_t value) { *to += value; }  // blocks run one after another
 INGOT_DEVICE float exponential(float x) { return std::exp(x); }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/rows_digest.h"
-#include "kernels/gpu/dialect.h"
+#include "kernels/gpu/tensor_table.h"
 
 namespace ingot::kernels::gpu {
 inline namespace INGOT_WAVE_NAMESPACE {
@@ -29,9 +29,7 @@ struct Digest {
   static INGOT_DEVICE void run(const cpu::DigestProblem& p) {
     INGOT_SHARED(uint64_t, of_waves, 2 * kThreads / kWave);
     const int64_t chunk = block_index();
-    int t = 0;
-    for (int half = cpu::DigestProblem::kMost / 2; half > 0; half /= 2)
-      if (t + half < p.tensors && p.of[t + half].first_chunk <= chunk) t += half;
+    const int t = tensor_of_chunk(p, chunk);
     DigestSums sums = own_sums(static_cast<const uint8_t*>(p.of[t].data), p.of[t].bytes, (chunk - p.of[t].first_chunk) * kChunkWords);
     for (int mask = kWave / 2; mask > 0; mask /= 2) {
       sums.first += shuffle_xor(sums.first, mask);

@@ -207,7 +207,10 @@ void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>
   std::mt19937_64 random(seed);
   Stacks stacks;
   for (int i = 0; i < threads; ++i) stacks.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
-  for (int64_t block = 0; block < blocks; ++block) {
+  std::vector<int64_t> order_of_blocks(static_cast<size_t>(blocks));
+  std::iota(order_of_blocks.begin(), order_of_blocks.end(), 0);
+  if (seed != 0) std::shuffle(order_of_blocks.begin(), order_of_blocks.end(), random);
+  for (const int64_t block : order_of_blocks) {
     if (seed != 0) std::shuffle(order.begin(), order.end(), random);
     Block running({0, threads, block, blocks}, kernel, order, stacks, seed != 0 ? &random : nullptr);
     Block::running_block = &running;

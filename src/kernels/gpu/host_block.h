@@ -1,6 +1,6 @@
-// Runs kernels on the host, every thread of a block as a fiber: for tests of what has no GPU to run on. Blocks run one after another, the
-// threads of a block in the order of their numbers or in one drawn by a seed, each until it waits; with a seed one wave runs ahead of the
-// others until it comes to a barrier. What shows: results with odd sizes, threads that wait at different places or return while others
+// Runs kernels on the host, every thread of a block as a fiber: for tests of what has no GPU to run on. Blocks run one after another, they
+// and the threads of a block in the order of their numbers or in one drawn by a seed, each until it waits; with a seed one wave runs ahead
+// of the others until it comes to a barrier. What shows: results with odd sizes, threads that wait at different places or return while others
 // wait, shared memory that nobody wrote (NaN), with a seed also most missing barriers. Matrix instructions are computed from what all
 // threads of a wave hold (matrix.h). What does not show: speed, the order of memory between blocks, a GPU's own instructions.
 #pragma once
@@ -15,7 +15,7 @@ struct Place {
   int64_t block = 0, blocks = 0;
 };
 
-/// Calls `kernel` for every thread of every block. `threads`: of a block, a multiple of the wave. `seed` 0: threads in order.
+/// Calls `kernel` for every thread of every block. `threads`: of a block, a multiple of the wave. `seed` 0: all in order.
 /// Throws Error saying where threads wait for ever, and what a kernel throws.
 void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>& kernel);
 

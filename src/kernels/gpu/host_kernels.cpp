@@ -4,6 +4,7 @@
 #include "kernels/gpu/cca.h"
 #include "kernels/gpu/cross_entropy.h"
 #include "kernels/gpu/digest.h"
+#include "kernels/gpu/exact_sum.h"
 #include "kernels/gpu/fp8.h"
 #include "kernels/gpu/glu.h"
 #include "kernels/gpu/initialise.h"
@@ -87,6 +88,9 @@ constexpr HostKernels kKernels{
     .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
+    .round_terms = [](const cpu::RoundProblem& p, uint64_t seed) { round_terms(p, HostLauncher{seed}); },
+    .square_sum = [](const cpu::SquareSumProblem& p, uint64_t seed) { square_sum(p, HostLauncher{seed}); },
+    .add_chunks = [](const cpu::ChunkSumProblem& p, uint64_t seed) { add_chunks(p, HostLauncher{seed}); },
     .fill_normal = [](const InitialiseProblem& p, uint64_t seed) { fill_normal(p, HostLauncher{seed}); },
     .digest = [](const cpu::DigestProblem& p, uint64_t seed) { digest(p, HostLauncher{seed}); },
     .linear_attention_forward = [](const LinearAttentionProblem& p, uint64_t seed) { linear_attention_forward(p, HostLauncher{seed}); },

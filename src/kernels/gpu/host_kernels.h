@@ -5,6 +5,7 @@
 #include "kernels/cpu/rows_cca.h"
 #include "kernels/cpu/rows_cross_entropy.h"
 #include "kernels/cpu/rows_digest.h"
+#include "kernels/cpu/rows_exact_sum.h"
 #include "kernels/cpu/rows_fp8.h"
 #include "kernels/cpu/rows_norm.h"
 #include "kernels/cpu/rows_qk_norm.h"
@@ -56,6 +57,9 @@ struct HostKernels {
   void (*topk_softmax_backward)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
+  void (*round_terms)(const cpu::RoundProblem&, uint64_t seed);
+  void (*square_sum)(const cpu::SquareSumProblem&, uint64_t seed);
+  void (*add_chunks)(const cpu::ChunkSumProblem&, uint64_t seed);
   void (*fill_normal)(const InitialiseProblem&, uint64_t seed);
   void (*digest)(const cpu::DigestProblem&, uint64_t seed);
   void (*linear_attention_forward)(const LinearAttentionProblem&, uint64_t seed);
