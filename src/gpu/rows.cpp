@@ -98,6 +98,7 @@ INGOT_EXPORTED int ingot_topk_softmax(const cpu::TopkSoftmaxProblem* problem, in
 INGOT_EXPORTED int ingot_topk_softmax_backward(const cpu::TopkSoftmaxProblem* problem, int device) {
   return launch(gpu::launch_topk_softmax_backward, problem, device);
 }
+INGOT_EXPORTED int ingot_adamw(const cpu::AdamwProblem* problem, int device) { return launch(gpu::launch_adamw, problem, device); }
 INGOT_EXPORTED int ingot_momentum(const cpu::MomentumProblem* problem, int device) { return launch(gpu::launch_momentum, problem, device); }
 INGOT_EXPORTED int ingot_apply_direction(const cpu::ApplyProblem* problem, int device) {
   return launch(gpu::launch_apply_direction, problem, device);

@@ -88,6 +88,7 @@ int launch_gather_rows(const cpu::GatherRowsProblem& p, void* stream) { return g
 int launch_sum_slots(const cpu::SumSlotsProblem& p, void* stream) { return sum_slots(p, on(stream)); }
 int launch_topk_softmax(const cpu::TopkSoftmaxProblem& p, void* stream) { return topk_softmax(p, on(stream)); }
 int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& p, void* stream) { return topk_softmax_backward(p, on(stream)); }
+int launch_adamw(const cpu::AdamwProblem& p, void* stream) { return adamw(p, on(stream)); }
 int launch_momentum(const cpu::MomentumProblem& p, void* stream) { return momentum(p, on(stream)); }
 int launch_apply_direction(const cpu::ApplyProblem& p, void* stream) { return apply_direction(p, on(stream)); }
 int launch_fill_normal(const InitialiseProblem& p, void* stream) { return fill_normal(p, on(stream)); }

@@ -50,6 +50,7 @@ int launch_gather_rows(const cpu::GatherRowsProblem& problem, void* stream);
 int launch_sum_slots(const cpu::SumSlotsProblem& problem, void* stream);
 int launch_topk_softmax(const cpu::TopkSoftmaxProblem& problem, void* stream);
 int launch_topk_softmax_backward(const cpu::TopkSoftmaxProblem& problem, void* stream);
+int launch_adamw(const cpu::AdamwProblem& problem, void* stream);
 int launch_momentum(const cpu::MomentumProblem& problem, void* stream);
 int launch_apply_direction(const cpu::ApplyProblem& problem, void* stream);
 int launch_fill_normal(const InitialiseProblem& problem, void* stream);

@@ -250,22 +250,27 @@ TEST(CrossEntropy, a_nan_logit_gives_a_nan_loss) {
   EXPECT_TRUE(std::isnan(cross_entropy(logits, at::zeros({1}, at::kLong), 1, logits).item<float>()));
 }
 
+// Of fp32 or fp64: [master, gradient, first moment, second moment].
+void adamw_update(const Tensors& x, const at::Tensor& value, const AdamwStep& step, uint32_t key = 0) {
+  kernels::adamw_update({{x[0], x[1], x[2], x[3], value, /*lr=*/1e-2, /*weight_decay=*/0.1, key}}, step);
+}
+
 TEST(Update, fused_adamw_and_muon_steps_match_fp64) {
   for (const int64_t count : {1, 13, 1000}) {
     Tensors narrow, wide;
     for (int64_t i = 0; i < 4; ++i) narrow.push_back(random({count}, i).to(at::kFloat).abs());
     for (const auto& x : narrow) wide.push_back(x.to(at::kDouble));
     auto value = at::zeros({count}, at::kBFloat16);
-    const AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, 3};
-    adamw_update(narrow[0], narrow[1], narrow[2], narrow[3], value, step);
-    adamw_update(wide[0], wide[1], wide[2], wide[3], wide[0], step);
+    const AdamwStep step{0.9, 0.95, 1e-8, 0.5, 3};
+    adamw_update(narrow, value, step);
+    adamw_update(wide, wide[0], step);
     EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
     EXPECT_TRUE(at::equal(value, narrow[0].to(at::kBFloat16)));
-    const auto direction = momentum_update(narrow[2], narrow[1], {0.95, 0.5, true}),
-               exact = momentum_update(wide[2], wide[1], {0.95, 0.5, true});
+    const auto direction = momentum_update({{narrow[2], narrow[1]}}, {0.95, 0.5, true})[0],
+               exact = momentum_update({{wide[2], wide[1]}}, {0.95, 0.5, true})[0];
     EXPECT_LT((direction - exact).abs().max().item<double>(), 1e-6);
-    apply_direction(narrow[0], direction, value, 0.99, 0.1);
-    apply_direction(wide[0], exact, wide[0], 0.99, 0.1);
+    apply_directions({{narrow[0], direction, value, 0.99, 0.1}});
+    apply_directions({{wide[0], exact, wide[0], 0.99, 0.1}});
     EXPECT_LT((narrow[0] - wide[0]).abs().max().item<double>(), 1e-6);
   }
 }
@@ -277,15 +282,15 @@ TEST(Update, bf16_moments_are_those_of_fp32_rounded_stochastically) {
     for (int64_t i = 0; i < 4; ++i) fp32.push_back(random({count}, i).to(at::kFloat).abs());
     for (const size_t moment : {2, 3}) fp32[moment] = fp32[moment].to(at::kBFloat16).to(at::kFloat);
     std::vector<at::Tensor> bf16 = {fp32[0].clone(), fp32[1], fp32[2].to(at::kBFloat16), fp32[3].to(at::kBFloat16)};
-    const AdamwStep step{1e-2, 0.9, 0.999, 1e-8, 0.1, 0.5, 3, 0x1234567};
-    adamw_update(fp32[0], fp32[1], fp32[2], fp32[3], fp32[0], step);
-    adamw_update(bf16[0], bf16[1], bf16[2], bf16[3], bf16[0], step);
+    const AdamwStep step{0.9, 0.999, 1e-8, 0.5, 3};
+    adamw_update(fp32, fp32[0], step);
+    adamw_update(bf16, bf16[0], step, 0x1234567);
     EXPECT_TRUE(at::equal(bf16[0], fp32[0])) << count;
     EXPECT_TRUE(at::equal(bf16[2], round_stochastically(fp32[2], 0x1234567))) << count;
     EXPECT_TRUE(at::equal(bf16[3], round_stochastically(fp32[3], ~0x1234567U))) << count;
     auto momentum = fp32[2].to(at::kBFloat16), wide = momentum.to(at::kFloat);
-    const auto direction = momentum_update(momentum, fp32[1], {0.95, 0.5, true, 77}),
-               expected = momentum_update(wide, fp32[1], {0.95, 0.5, true});
+    const auto direction = momentum_update({{momentum, fp32[1], 77}}, {0.95, 0.5, true})[0],
+               expected = momentum_update({{wide, fp32[1]}}, {0.95, 0.5, true})[0];
     EXPECT_TRUE(at::equal(direction, expected)) << count;
     EXPECT_TRUE(at::equal(momentum, round_stochastically(wide, 77))) << count;
   }
@@ -332,7 +337,7 @@ TEST(StochasticRounding, keeps_what_is_not_finite_and_what_bf16_has) {
     const auto rounded = round_stochastically(special, key).to(at::kFloat);
     EXPECT_TRUE(at::equal(rounded.nan_to_num(7, 8, 9), special.nan_to_num(7, 8, 9))) << key;
     auto momentum = at::zeros({7}, at::kBFloat16);
-    momentum_update(momentum, special, {0, 1, false, key});
+    momentum_update({{momentum, special, key}}, {0, 1, false});
     EXPECT_TRUE(at::equal(momentum.to(at::kFloat).nan_to_num(7, 8, 9), special.nan_to_num(7, 8, 9))) << key;
   }
 }

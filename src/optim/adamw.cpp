@@ -16,12 +16,15 @@ void AdamW::update(const Update& update) {
     if (slot.has_master) tensors.push_back(&slot.master);
     return tensors;
   };
-  home_->visit(slots_, tensors_of, [&](size_t i) {
-    auto& slot = *slots_[i];
-    const double width = slot.shard.parameter->width;  // decay goes by the learning rate as it is
-    kernels::adamw_update(slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value,
-                          {update.lr / width, config_.beta1, config_.beta2, config_.eps, slot.weight_decay * width, update.gradient_scale,
-                           update.step, kernels::rounding_key("moments." + slot.shard.parameter->name, update.step)});
+  home_->visit(slots_, tensors_of, [&](size_t begin, size_t end) {
+    std::vector<kernels::AdamwTensors> all;
+    for (size_t i = begin; i < end; ++i) {
+      const auto& slot = *slots_[i];
+      const double width = slot.shard.parameter->width;  // decay goes by the learning rate as it is
+      all.push_back({slot.master, slot.shard.gradient_slice(), slot.state[0], slot.state[1], slot.shard.value, update.lr / width,
+                     slot.weight_decay * width, kernels::rounding_key("moments." + slot.shard.parameter->name, update.step)});
+    }
+    kernels::adamw_update(all, {config_.beta1, config_.beta2, config_.eps, update.gradient_scale, update.step});
   });
 }
 

@@ -98,6 +98,11 @@ void Dion::update_group(const OwnersShare& group, const Update& update) const {
   const auto left = zeros(group, 2), right = zeros(group, 1);  // of rows, and of columns
   std::map<const layers::Parameter*, const MatrixSlot*> matrices;
   for (const auto* m : group.matrices) matrices[m->parameter] = m;
+  const auto for_each_slot = [&](const StateHome::TensorsOf& tensors_of, const auto& work) {
+    home_->visit(group.slots, tensors_of, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) work(i);
+    });
+  };
   const auto momentum_of = [](Slot& slot) { return std::vector{&slot.state[0]}; };
   // In fp32 where it is kept in bf16: what `change` does to it is rounded then.
   const auto change_momentum = [&](Slot& slot, const char* pass, const auto& change) {
@@ -108,7 +113,7 @@ void Dion::update_group(const OwnersShare& group, const Update& update) const {
     momentum.copy_(kernels::round_stochastically(fp32, kernels::rounding_key(pass + slot.shard.parameter->name, update.step)));
   };
 
-  home_->visit(group.slots, momentum_of, [&](size_t i) {
+  for_each_slot(momentum_of, [&](size_t i) {
     auto& slot = *group.slots[i];
     const auto& m = *matrices.at(slot.shard.parameter);
     change_momentum(slot, "B.", [&](const at::Tensor& momentum) {
@@ -121,7 +126,7 @@ void Dion::update_group(const OwnersShare& group, const Update& update) const {
   if (group.group) group.group->all_reduce(left.all);
   for (const auto& [parameter, columns] : left.of) columns.copy_(std::get<0>(at::linalg_qr(columns)));
 
-  home_->visit(group.slots, momentum_of, [&](size_t i) {
+  for_each_slot(momentum_of, [&](size_t i) {
     const auto& slot = *group.slots[i];
     const auto& m = *matrices.at(slot.shard.parameter);
     const auto b = slot.state[0].to(left.all.scalar_type());
@@ -152,7 +157,7 @@ void Dion::update_group(const OwnersShare& group, const Update& update) const {
     if (slot.has_master) tensors.push_back(&slot.master);
     return tensors;
   };
-  home_->visit(group.slots, all_of, [&](size_t i) {
+  for_each_slot(all_of, [&](size_t i) {
     auto& slot = *group.slots[i];
     const auto& m = *matrices.at(slot.shard.parameter);
     const auto& p = left.of.at(m.parameter);

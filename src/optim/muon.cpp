@@ -51,11 +51,15 @@ void Muon::update(const Update& update) {
   for (const auto& group : groups_) {
     auto& own = directions.emplace_back();
     const auto momentum_of = [](Slot& slot) { return std::vector{&slot.state[0]}; };
-    home_->visit(group.slots, momentum_of, [&](size_t i) {
-      const auto& slot = *group.slots[i];
-      own.push_back(kernels::momentum_update(slot.state[0], slot.shard.gradient_slice(),
-                                             {config_.momentum, update.gradient_scale, config_.nesterov,
-                                              kernels::rounding_key("momentum." + slot.shard.parameter->name, update.step)}));
+    home_->visit(group.slots, momentum_of, [&](size_t begin, size_t end) {
+      std::vector<kernels::MomentumTensors> all;
+      for (size_t i = begin; i < end; ++i) {
+        const auto& slot = *group.slots[i];
+        all.push_back(
+            {slot.state[0], slot.shard.gradient_slice(), kernels::rounding_key("momentum." + slot.shard.parameter->name, update.step)});
+      }
+      for (auto& direction : kernels::momentum_update(all, {config_.momentum, update.gradient_scale, config_.nesterov}))
+        own.push_back(std::move(direction));
     });
     if (group.exchange) group.exchange->start(own);
   }
@@ -64,10 +68,14 @@ void Muon::update(const Update& update) {
     orthogonalise(group, directions[g]);
     const auto factors = scale(group, directions[g]);
     const auto master_of = [](Slot& slot) { return slot.has_master ? std::vector{&slot.master} : std::vector<at::Tensor*>(); };
-    home_->visit(group.slots, master_of, [&](size_t i) {
-      auto& slot = *group.slots[i];
-      const double step = update.lr * factors[i] / std::sqrt(slot.shard.parameter->width);
-      kernels::apply_direction(slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, step);
+    home_->visit(group.slots, master_of, [&](size_t begin, size_t end) {
+      std::vector<kernels::DirectedTensors> all;
+      for (size_t i = begin; i < end; ++i) {
+        const auto& slot = *group.slots[i];
+        const double step = update.lr * factors[i] / std::sqrt(slot.shard.parameter->width);
+        all.push_back({slot.master, directions[g][i], slot.shard.value, 1 - update.lr * slot.weight_decay, step});
+      }
+      kernels::apply_directions(all);
     });
   }
 }

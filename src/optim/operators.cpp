@@ -48,7 +48,9 @@ std::vector<Operator> update_operators() {
            .kind = WorkKind::adamw,
            .traced = {{"adamw", false,
                        [](const Shapes& in, const Shapes&) {
-                         return Size{kernels::elements(in.at(0)), 1};
+                         int64_t elements = 0;  // masters come first, then as many gradients and moments each
+                         for (size_t i = 0; i < in.size() / 4; ++i) elements += kernels::elements(in[i]);
+                         return Size{elements, 1};
                        }},
                       {"square_sum"},
                       {"add_chunks"}},

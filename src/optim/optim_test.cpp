@@ -156,6 +156,43 @@ TEST(Optimizer, moments_in_bf16_follow_those_in_fp32_in_the_mean) {
   }
 }
 
+// What a GPU would run in a step, by name: gradient norm and update, but for the iterations of Muon.
+std::map<std::string, int64_t> launches_of(int64_t parameters, const std::string& rule, const std::string& moments, bool offload = false) {
+  const device::CountingDevice counting(device::Target::gpu);
+  Fixture f;
+  for (int64_t i = 0; i < parameters; ++i) {
+    f.add("vector" + std::to_string(i), {8}, Kind::vector);
+    f.add("matrix" + std::to_string(i), {4, 6}, Kind::matrix);
+  }
+  f.list.allocate(at::kBFloat16, counting.device());
+  OptimizerConfig config;
+  config.name = rule, config.moments_dtype = moments, config.offload = offload;
+  Optimizer optimizer(f.list, config);
+  for (const auto& p : f.list.all()) p->accumulate(at::ones(p->shape, p->value.options().dtype(at::kFloat)));
+  device::Tracer tracer(counting.device());
+  optimizer.step(1e-3, 1 + optimizer.gradient_norm().norm);
+  const auto trace = tracer.finish();
+  std::map<std::string, int64_t> launches;
+  for (const auto& operation : trace.operations) {
+    const std::string name(trace.name_of(operation));
+    if (!name.starts_with("aten::") || trace.enclosing(operation.scope, "muon") < 0) ++launches[name];
+  }
+  return launches;
+}
+
+TEST(Optimizer, updates_many_parameters_in_a_launch) {
+  using Launches = std::map<std::string, int64_t>;
+  for (const char* moments : {"fp32", "bf16"}) {
+    // 128 squares, 48 of AdamW and 64 of Muon are a launch.
+    EXPECT_EQ(launches_of(20, "adamw", moments), (Launches{{"square_sum", 1}, {"add_chunks", 1}, {"adamw", 1}}));
+    EXPECT_EQ(launches_of(120, "adamw", moments), (Launches{{"square_sum", 2}, {"add_chunks", 2}, {"adamw", 5}}));
+    EXPECT_EQ(launches_of(120, "muon", moments),
+              (Launches{{"square_sum", 2}, {"add_chunks", 2}, {"adamw", 3}, {"momentum", 2}, {"apply_direction", 2}}));
+  }
+  // One after another, as they come.
+  EXPECT_EQ(launches_of(20, "adamw", "fp32", /*offload=*/true).at("adamw"), 40);
+}
+
 // What predictions count of a rule's state is what the optimizer allocates.
 TEST(UpdateRules, state_elements_are_those_of_the_state) {
   for (const auto& name : optimizer_names()) {

@@ -6,11 +6,9 @@
 
 namespace ingot::optim {
 
-void StateHome::visit(const std::vector<Slot*>& slots, const TensorsOf& tensors_of, const std::function<void(size_t slot)>& work) {
-  if (!stash_) {
-    for (size_t i = 0; i < slots.size(); ++i) work(i);
-    return;
-  }
+void StateHome::visit(const std::vector<Slot*>& slots, const TensorsOf& tensors_of,
+                      const std::function<void(size_t begin, size_t end)>& work) {
+  if (!stash_) return work(0, slots.size());
   struct Visitor {
     std::vector<device::HostStash::Returning> coming;
     std::vector<at::Tensor> here;  // until it is out again
@@ -38,7 +36,7 @@ void StateHome::visit(const std::vector<Slot*>& slots, const TensorsOf& tensors_
       hosts.push_back(std::exchange(*tensors[k], visitor.here.back()));
     }
     visitor.coming.clear();
-    work(i);
+    work(i, i + 1);
     for (size_t k = 0; k < tensors.size(); ++k) {
       visitor.out.push_back(stash_->put(visitor.here[k], hosts[k]));
       stored_[hosts[k].unsafeGetTensorImpl()] = visitor.out.back();

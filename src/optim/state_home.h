@@ -21,10 +21,11 @@ class StateHome {
 
   /// The tensor as it is between updates.
   at::Tensor settle(const at::Tensor& tensor) const { return stash_ ? stash_->settle(tensor) : tensor; }
-  /// Calls `work` for each slot in turn, while the tensors that are named of it are on the device. Those of the next slot come and those of
-  /// the one before go meanwhile: the device holds three slots' at a time.
+  /// Calls `work` for slots [begin, end) while the tensors that are named of them are on the device: for all at once, or, where they are in
+  /// the host's memory, for each in turn. Those of the next slot come and those of the one before go meanwhile: the device holds three
+  /// slots' at a time.
   using TensorsOf = std::function<std::vector<at::Tensor*>(Slot&)>;
-  void visit(const std::vector<Slot*>& slots, const TensorsOf& tensors_of, const std::function<void(size_t slot)>& work);
+  void visit(const std::vector<Slot*>& slots, const TensorsOf& tensors_of, const std::function<void(size_t begin, size_t end)>& work);
   /// Returns when the host may read, or write, what lies in its memory.
   void wait() const;
 

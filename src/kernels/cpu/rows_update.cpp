@@ -2,6 +2,7 @@
 #include "kernels/cpu/rows_update.h"
 
 #include "kernels/cpu/rows_block.h"
+#include "kernels/cpu/tensor_table.h"
 
 namespace ingot::kernels::cpu::INGOT_ISA {
 namespace {
@@ -25,57 +26,56 @@ INGOT_INLINE void keep(float* to, Float x, int64_t n, uint32_t) { store_some(to,
 INGOT_INLINE void keep(bf16* to, Float x, int64_t n, uint32_t key) { store_some(to, stochastically_rounded(x, key), n); }
 
 template <class Moment>
-INGOT_INLINE void adamw_of(const AdamwProblem& p, Moment* first, Moment* second, int64_t begin, int64_t end) {
-  const float beta1 = static_cast<float>(p.beta1), beta2 = static_cast<float>(p.beta2), eps = static_cast<float>(p.eps);
-  const float rest1 = static_cast<float>(1 - p.beta1), rest2 = static_cast<float>(1 - p.beta2),
-              scale = static_cast<float>(p.gradient_scale);
-  const float shrink = static_cast<float>(1 - p.lr * p.decay), step = static_cast<float>(p.lr / p.correction1);
-  const float inverse2 = static_cast<float>(1 / p.correction2);
+INGOT_INLINE void adamw_of(const AdamwProblem& p, const AdamwProblem::Tensor& t, int64_t begin, int64_t end) {
+  auto *const first = static_cast<Moment*>(t.first), *const second = static_cast<Moment*>(t.second);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
-    const Float g = load_some(p.grad + i, n) * scale;
-    const Float m = load_some(first + i, n) * beta1 + g * rest1;
-    const Float v = load_some(second + i, n) * beta2 + g * g * rest2;
-    const Float w = load_some(p.master + i, n) * shrink - m * step / (root(v * inverse2) + eps);
-    keep(first + i, m, n, p.rounding_key);
-    keep(second + i, v, n, ~p.rounding_key);
-    store_some(p.master + i, w, n);
-    if (p.narrow) store_some(p.narrow + i, w, n);
+    const Float g = load_some(t.grad + i, n) * p.gradient_scale;
+    const Float m = load_some(first + i, n) * p.beta1 + g * p.rest1;
+    const Float v = load_some(second + i, n) * p.beta2 + g * g * p.rest2;
+    const Float w = load_some(t.master + i, n) * t.shrink - m * t.step / (root(v * p.inverse2) + p.eps);
+    keep(first + i, m, n, t.rounding_key);
+    keep(second + i, v, n, ~t.rounding_key);
+    store_some(t.master + i, w, n);
+    if (t.narrow) store_some(t.narrow + i, w, n);
   }
 }
 
 template <class Moment>
-INGOT_INLINE void momentum_of(const MomentumProblem& p, Moment* momentum, int64_t begin, int64_t end) {
-  const float mu = static_cast<float>(p.mu), scale = static_cast<float>(p.gradient_scale);
+INGOT_INLINE void momentum_of(const MomentumProblem& p, const MomentumProblem::Tensor& t, int64_t begin, int64_t end) {
+  auto* const momentum = static_cast<Moment*>(t.momentum);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
-    const Float g = load_some(p.grad + i, n) * scale;
-    const Float m = load_some(momentum + i, n) * mu + g;
-    keep(momentum + i, m, n, p.rounding_key);
-    store_some(p.direction + i, p.nesterov ? g + m * mu : m, n);
+    const Float g = load_some(t.grad + i, n) * p.gradient_scale;
+    const Float m = load_some(momentum + i, n) * p.mu + g;
+    keep(momentum + i, m, n, t.rounding_key);
+    store_some(t.direction + i, p.nesterov ? g + m * p.mu : m, n);
   }
 }
 
 }  // namespace
 
-void adamw(const AdamwProblem& p, int64_t begin, int64_t end) {
-  if (p.bf16_first) adamw_of(p, p.bf16_first, p.bf16_second, begin, end);
-  else adamw_of(p, p.first, p.second, begin, end);
+void adamw(const AdamwProblem& p, int64_t first, int64_t last) {
+  for_each_chunk(p, first, last, [&](const AdamwProblem::Tensor& t, int64_t begin, int64_t end, int64_t) {
+    t.has_bf16_moments ? adamw_of<bf16>(p, t, begin, end) : adamw_of<float>(p, t, begin, end);
+  });
 }
 
-void momentum(const MomentumProblem& p, int64_t begin, int64_t end) {
-  if (p.bf16_momentum) momentum_of(p, p.bf16_momentum, begin, end);
-  else momentum_of(p, p.momentum, begin, end);
+void momentum(const MomentumProblem& p, int64_t first, int64_t last) {
+  for_each_chunk(p, first, last, [&](const MomentumProblem::Tensor& t, int64_t begin, int64_t end, int64_t) {
+    t.is_bf16 ? momentum_of<bf16>(p, t, begin, end) : momentum_of<float>(p, t, begin, end);
+  });
 }
 
-void apply(const ApplyProblem& p, int64_t begin, int64_t end) {
-  const float keep = static_cast<float>(p.keep), step = static_cast<float>(p.step);
-  for (int64_t i = begin; i < end; i += kLanes) {
-    const int64_t n = end - i;
-    const Float w = load_some(p.master + i, n) * keep - load_some(p.direction + i, n) * step;
-    store_some(p.master + i, w, n);
-    if (p.narrow) store_some(p.narrow + i, w, n);
-  }
+void apply(const ApplyProblem& p, int64_t first, int64_t last) {
+  for_each_chunk(p, first, last, [&](const ApplyProblem::Tensor& t, int64_t begin, int64_t end, int64_t) {
+    for (int64_t i = begin; i < end; i += kLanes) {
+      const int64_t n = end - i;
+      const Float w = load_some(t.master + i, n) * t.keep - load_some(t.direction + i, n) * t.step;
+      store_some(t.master + i, w, n);
+      if (t.narrow) store_some(t.narrow + i, w, n);
+    }
+  });
 }
 
 }  // namespace ingot::kernels::cpu::INGOT_ISA

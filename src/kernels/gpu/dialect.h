@@ -14,6 +14,7 @@
 #include <cuda_runtime.h>
 #endif
 #define INGOT_DEVICE __device__ __forceinline__
+#define INGOT_ANYWHERE __host__ __device__ __forceinline__
 #define INGOT_UNROLL _Pragma("unroll")
 #define INGOT_ROLLED _Pragma("unroll 1")
 #else
@@ -22,6 +23,7 @@
 
 #include "kernels/gpu/host_block.h"
 #define INGOT_DEVICE inline
+#define INGOT_ANYWHERE inline
 #define INGOT_UNROLL
 #define INGOT_ROLLED
 #endif
@@ -198,8 +200,8 @@ struct VectorsOnTheirWay {
 #endif
 };
 
-/// Of a launch: whether vectors of 16 bytes may be read from there; null may.
-inline bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+/// Whether vectors of 16 bytes may be read from there; null may.
+INGOT_ANYWHERE bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 struct Sum {
   static INGOT_DEVICE float of(float a, float b) { return a + b; }

@@ -50,7 +50,7 @@ struct Digest {
     const int64_t words = (bytes + 7) / 8, end = first + kChunkWords < words ? first + kChunkWords : words;
     if (first == 0 && thread_index() == 0) sums.add(static_cast<uint64_t>(bytes), 0);
     int64_t at = first;  // behind what pairs have
-    if (reinterpret_cast<uintptr_t>(data) % 16 == 0) {
+    if (is_aligned(data)) {
       at = bytes / 16 * 2 < end ? bytes / 16 * 2 : end;
       add_pairs(reinterpret_cast<const Pair*>(data), first / 2, at / 2, sums);
     }

@@ -75,7 +75,7 @@ struct SquareSum {
     const auto& tensor = p.of[tensor_of_chunk(p, block_index())];
     const auto chunk = own_chunk(p, tensor);
     const float* const x = tensor.data + chunk.begin;
-    const bool whole = reinterpret_cast<uintptr_t>(x) % sizeof(Quad) == 0;
+    const bool whole = is_aligned(x);
     PartSums<kThreads> sums;
     for (int64_t first = 4 * thread_index(); first - 4 * thread_index() < chunk.size; first += kAtOnce * kStep) {
       Quad some[kAtOnce];

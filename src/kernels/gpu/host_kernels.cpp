@@ -86,6 +86,7 @@ constexpr HostKernels kKernels{
     .sum_slots = [](const cpu::SumSlotsProblem& p, uint64_t seed) { sum_slots(p, HostLauncher{seed}); },
     .topk_softmax = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax(p, HostLauncher{seed}); },
     .topk_softmax_backward = [](const cpu::TopkSoftmaxProblem& p, uint64_t seed) { topk_softmax_backward(p, HostLauncher{seed}); },
+    .adamw = [](const cpu::AdamwProblem& p, uint64_t seed) { adamw(p, HostLauncher{seed}); },
     .momentum = [](const cpu::MomentumProblem& p, uint64_t seed) { momentum(p, HostLauncher{seed}); },
     .apply_direction = [](const cpu::ApplyProblem& p, uint64_t seed) { apply_direction(p, HostLauncher{seed}); },
     .round_terms = [](const cpu::RoundProblem& p, uint64_t seed) { round_terms(p, HostLauncher{seed}); },

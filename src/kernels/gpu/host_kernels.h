@@ -55,6 +55,7 @@ struct HostKernels {
   void (*sum_slots)(const cpu::SumSlotsProblem&, uint64_t seed);
   void (*topk_softmax)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
   void (*topk_softmax_backward)(const cpu::TopkSoftmaxProblem&, uint64_t seed);
+  void (*adamw)(const cpu::AdamwProblem&, uint64_t seed);
   void (*momentum)(const cpu::MomentumProblem&, uint64_t seed);
   void (*apply_direction)(const cpu::ApplyProblem&, uint64_t seed);
   void (*round_terms)(const cpu::RoundProblem&, uint64_t seed);

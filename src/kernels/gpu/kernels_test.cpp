@@ -416,29 +416,6 @@ TEST(GpuKernels, short_convolution_equals_the_cpus_in_every_order_of_threads) {
         }
 }
 
-TEST(GpuKernels, updates_equal_the_cpus) {
-  for (const int64_t count : {1, 4, 1027, 4096})
-    for (const bool flag : {false, true}) {  // Nesterov's, and whether there is a copy in bf16
-      const auto values = at::randn({count}), grad = at::randn({count}), direction = at::randn({count});
-      const auto run = [&](const auto& momentum, const auto& apply) {
-        auto state = values.clone(), next = at::empty_like(values), master = values.clone(), narrow = at::zeros({count}, at::kBFloat16);
-        cpu::MomentumProblem problem{};
-        problem.rows = count, problem.momentum = numbers(state), problem.grad = numbers(grad), problem.direction = numbers(next);
-        problem.mu = 0.9, problem.gradient_scale = 0.5, problem.nesterov = flag;
-        momentum(problem);
-        apply(cpu::ApplyProblem{count, master.template data_ptr<float>(), numbers(direction),
-                                flag ? static_cast<uint16_t*>(narrow.data_ptr()) : nullptr, 0.99, 0.01});
-        return std::vector{state, next, master, narrow};
-      };
-      const auto expected = run([](const auto& p) { cpu::momentum(p, 0, p.rows); }, [](const auto& p) { cpu::apply(p, 0, p.rows); });
-      for (const auto* kernels : {&host_kernels_wave32, &host_kernels_wave64}) {
-        const auto found = run([&](const auto& p) { kernels->momentum(p, 1); }, [&](const auto& p) { kernels->apply_direction(p, 0); });
-        for (size_t i = 0; i < found.size(); ++i)
-          EXPECT_LT(error_of(found[i], expected[i].to(at::kDouble)), i < 3 ? 1e-6 : 1e-2) << i << " of " << count;
-      }
-    }
-}
-
 // Parameters may begin anywhere.
 TEST(GpuKernels, tensors_that_begin_between_vectors_are_right_too) {
   const auto all = at::randn({4 * 64 + 1}), x = all.narrow(0, 1, 4 * 64).view({4, 64});
