@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ["INGOT_BINARY"]).parent
 # What looks for functions: kernels by their symbol (kernels/row_kernel.h), others by device/gpu_library.h.
-LOOKS = re.compile(r"\b(run_rows|run_and_sum_rows|takes_rows|runs_rows|gpu_function)\b")
+LOOKS = re.compile(r"\b(run_rows|run_and_sum_rows|takes_rows|runs_rows|(?:find_)?gpu_function)\b")
 NAME = re.compile(r'"(ingot_\w+)"')
 EXPORTED = re.compile(r"\b(ingot_\w+)\(")
 

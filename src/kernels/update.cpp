@@ -11,6 +11,8 @@
 namespace ingot::kernels {
 namespace {
 
+static_assert(cpu::AdamwProblem::kMost == kAdamwTensors);
+
 constexpr const char *kAdamw = "ingot_adamw", *kMomentum = "ingot_momentum", *kApply = "ingot_apply_direction";
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
@@ -98,6 +100,15 @@ void adamw_by_operators(const AdamwTensors& t, const AdamwStep& s) {
     t.first.copy_(round_stochastically(fp32.first, t.rounding_key));
     t.second.copy_(round_stochastically(fp32.second, ~t.rounding_key));
     return;
+  }
+  // A GPU for which there are no kernels of ours (libingot_cuda.so) has torch's, which allocates nothing.
+  if (device::is_gpu(t.master) && !device::is_virtual(t.master.device()) && is_plain(t.master) && is_plain(t.grad)) {
+    const auto number = [&](double value) { return at::full({}, value, t.master.options()); };
+    std::optional<at::Tensor> grad_scale;  // what it divides by
+    if (s.gradient_scale != 1) grad_scale = number(1 / s.gradient_scale);
+    at::_fused_adamw_({t.master}, {t.grad}, {t.first}, {t.second}, {}, {number(static_cast<double>(s.step))}, t.lr, s.beta1, s.beta2,
+                      t.weight_decay, s.eps, /*amsgrad=*/false, /*maximize=*/false, grad_scale, {});
+    return publish(t.master, t.value);
   }
   const Corrections correction(s);
   const auto g = s.gradient_scale == 1 ? t.grad : t.grad * s.gradient_scale;

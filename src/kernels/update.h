@@ -10,6 +10,8 @@
 
 namespace ingot::kernels {
 
+inline constexpr int64_t kAdamwTensors = 48;  // at most, in one launch
+
 struct AdamwStep {
   double beta1, beta2, eps, gradient_scale;
   int64_t step;  // 1 for the first

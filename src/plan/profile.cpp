@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -25,6 +26,7 @@ MachineProfile describe_machine(int64_t threads, int64_t ranks, const std::strin
   MachineProfile machine;
   machine.host = base::host_name();
   machine.cpu = base::cpu_name();
+  if (!base::environment().cpu_capability.empty()) machine.cpu += fmt::format(", {} at most", base::environment().cpu_capability);
   machine.device = device;
   machine.torch = TORCH_VERSION;
   machine.program = base::program_stamp();

@@ -1,5 +1,6 @@
 #include "plan/time.h"
 
+#include "kernels/update.h"
 #include "optim/update_rule.h"
 
 namespace ingot::plan {
@@ -38,7 +39,8 @@ double traced_rule_s(const UpdateTrace& update, const Rates& rates) {
 void add_optimizer(const models::Model& model, const RunShape& run, PassPrices& prices, StepTime& time) {
   const auto& rates = prices.rates();
   const optim::UpdateRules rules(run.optimizer);
-  double muon_s = 0, adamw_s = 0;
+  double muon_s = 0, adamw_s = 0, adamw_elements = 0;
+  int64_t adamw_tensors = 0;
   bool is_traced = false;
   for (const auto& p : model.parameters().all()) {
     if (!p->is_trained()) continue;
@@ -55,8 +57,16 @@ void add_optimizer(const models::Model& model, const RunShape& run, PassPrices& 
     } else if (rules.of(*p).predicted_as() == "dion") {
       is_traced = true;
     } else {
-      adamw_s += share * rates.kernel_s("adamw", own, 1, false).value_or(rates.move_s(28 * static_cast<double>(own)));
+      adamw_elements += share * static_cast<double>(own);
+      ++adamw_tensors;
     }
+  }
+  if (adamw_tensors > 0) {
+    // Many in a call, unless their state comes one by one.
+    const int64_t calls = run.optimizer.offload ? adamw_tensors : (adamw_tensors + kernels::kAdamwTensors - 1) / kernels::kAdamwTensors;
+    const auto of_a_call = static_cast<int64_t>(adamw_elements / static_cast<double>(calls));
+    adamw_s = static_cast<double>(calls) *
+              rates.kernel_s("adamw", of_a_call, 1, false).value_or(rates.move_s(28 * static_cast<double>(of_a_call)));
   }
   if (is_traced) muon_s += traced_rule_s(prices.traces().update_of(model, run.update()), rates);
   muon_s *= rates.within_steps().of(WorkKind::muon);

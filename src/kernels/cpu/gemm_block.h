@@ -141,7 +141,7 @@ struct GemmBlocks {
     auto* const copy = reinterpret_cast<Element*>(scratch + sums_of_block(g));
     const typename Panels::Unit unit;
     for (int64_t layer = 0; layer < depth; layer += kGemmLayers * piece)
-      for (int64_t row = first; row < end; row += kRows)
+      for (int64_t row = first; row < end && first_of(row) < columns; row += kRows)
         for (int64_t d = layer; d < smaller(depth, layer + kGemmLayers * piece); d += piece) {
           const int64_t rows = smaller(kRows, end - row), length = smaller(piece, depth - d);
           if constexpr (Panels::kCopiesLinesOfA)

@@ -26,14 +26,16 @@ INGOT_INLINE void keep(float* to, Float x, int64_t n, uint32_t) { store_some(to,
 INGOT_INLINE void keep(bf16* to, Float x, int64_t n, uint32_t key) { store_some(to, stochastically_rounded(x, key), n); }
 
 template <class Moment>
-INGOT_INLINE void adamw_of(const AdamwProblem& p, const AdamwProblem::Tensor& t, int64_t begin, int64_t end) {
+INGOT_INLINE void adamw_of(const AdamwProblem& p, const AdamwProblem::Tensor t, int64_t begin, int64_t end) {  // t: no store can change it
+  const float scale = p.gradient_scale, beta1 = p.beta1, rest1 = p.rest1, beta2 = p.beta2, rest2 = p.rest2, eps = p.eps,
+              inverse2 = p.inverse2;
   auto *const first = static_cast<Moment*>(t.first), *const second = static_cast<Moment*>(t.second);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
-    const Float g = load_some(t.grad + i, n) * p.gradient_scale;
-    const Float m = load_some(first + i, n) * p.beta1 + g * p.rest1;
-    const Float v = load_some(second + i, n) * p.beta2 + g * g * p.rest2;
-    const Float w = load_some(t.master + i, n) * t.shrink - m * t.step / (root(v * p.inverse2) + p.eps);
+    const Float g = load_some(t.grad + i, n) * scale;
+    const Float m = load_some(first + i, n) * beta1 + g * rest1;
+    const Float v = load_some(second + i, n) * beta2 + g * g * rest2;
+    const Float w = load_some(t.master + i, n) * t.shrink - m * t.step / (root(v * inverse2) + eps);
     keep(first + i, m, n, t.rounding_key);
     keep(second + i, v, n, ~t.rounding_key);
     store_some(t.master + i, w, n);
@@ -42,14 +44,16 @@ INGOT_INLINE void adamw_of(const AdamwProblem& p, const AdamwProblem::Tensor& t,
 }
 
 template <class Moment>
-INGOT_INLINE void momentum_of(const MomentumProblem& p, const MomentumProblem::Tensor& t, int64_t begin, int64_t end) {
+INGOT_INLINE void momentum_of(const MomentumProblem& p, const MomentumProblem::Tensor t, int64_t begin, int64_t end) {
+  const float scale = p.gradient_scale, mu = p.mu;
+  const bool nesterov = p.nesterov;
   auto* const momentum = static_cast<Moment*>(t.momentum);
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
-    const Float g = load_some(t.grad + i, n) * p.gradient_scale;
-    const Float m = load_some(momentum + i, n) * p.mu + g;
+    const Float g = load_some(t.grad + i, n) * scale;
+    const Float m = load_some(momentum + i, n) * mu + g;
     keep(momentum + i, m, n, t.rounding_key);
-    store_some(t.direction + i, p.nesterov ? g + m * p.mu : m, n);
+    store_some(t.direction + i, nesterov ? g + m * mu : m, n);
   }
 }
 
@@ -68,7 +72,7 @@ void momentum(const MomentumProblem& p, int64_t first, int64_t last) {
 }
 
 void apply(const ApplyProblem& p, int64_t first, int64_t last) {
-  for_each_chunk(p, first, last, [&](const ApplyProblem::Tensor& t, int64_t begin, int64_t end, int64_t) {
+  for_each_chunk(p, first, last, [&](const ApplyProblem::Tensor t, int64_t begin, int64_t end, int64_t) {
     for (int64_t i = begin; i < end; i += kLanes) {
       const int64_t n = end - i;
       const Float w = load_some(t.master + i, n) * t.keep - load_some(t.direction + i, n) * t.step;
