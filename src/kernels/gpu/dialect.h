@@ -134,7 +134,8 @@ INGOT_DEVICE float float_of(uint32_t bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
-#define INGOT_SHARED(type, name, count) type* const name = static_cast<type*>(host::shared_memory(__COUNTER__, (count) * sizeof(type)))
+#define INGOT_SHARED(type, name, count) \
+  type* const name = static_cast<type*>(host::shared_memory(__COUNTER__, (count) * sizeof(type), kWave))
 #endif
 #define INGOT_SHARED_FLOATS(name, count) INGOT_SHARED(float, name, count)
 

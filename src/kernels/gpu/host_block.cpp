@@ -1,10 +1,12 @@
 #include "kernels/gpu/host_block.h"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/gpu/host_shared_memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -40,9 +43,9 @@ struct Fiber {
 class Block {
  public:
   // `random`: for the order of waves; null: all of them go on together.
-  Block(const Place& place, const std::function<void()>& kernel, const std::vector<int>& order, const Stacks& stacks,
-        std::mt19937_64* random)
-      : place_(place), kernel_(kernel), order_(order), random_(random), fibers_(stacks.size()) {
+  Block(const Place& place, const std::string& name, const std::function<void()>& kernel, const std::vector<int>& order,
+        const Stacks& stacks, std::mt19937_64* random)
+      : place_(place), name_(name), kernel_(kernel), order_(order), random_(random), fibers_(stacks.size()) {
     for (size_t i = 0; i < stacks.size(); ++i) fibers_[i].stack = stacks[i].get();
   }
 
@@ -58,6 +61,8 @@ class Block {
       for (const int thread : order_)
         if (fibers_[static_cast<size_t>(thread)].state == Fiber::State::ready) resume(thread);
       if (failure_) std::rethrow_exception(failure_);
+      if (!shared_.race().empty())
+        throw base::Error(fmt::format("{}, block {} of {}: {}", name_, place_.block, place_.blocks, shared_.race()));
       if (!release() && !all_are(Fiber::State::done)) throw base::Error(stuck());
     }
   }
@@ -80,15 +85,9 @@ class Block {
   const void* published_by(int thread, int wave) const {
     return fibers_.at(static_cast<size_t>(running_ / wave * wave + thread)).published.data();
   }
-  void* shared_memory(int key, int64_t bytes) {
-    auto& area = shared_[key];
-    if (area.empty()) {
-      constexpr char kNotANumber = -1;
-      area.assign(static_cast<size_t>((bytes + 15) / 16), {});
-      std::memset(area.data(), kNotANumber, area.size() * sizeof area[0]);
-    }
-    return area.data();
-  }
+  void* shared_memory(int key, int64_t bytes, int wave) { return shared_.area(key, bytes, place_.threads, wave); }
+  void pass_matrices() { shared_.pass_matrices(running_); }
+  void note(const void* address, int64_t bytes, bool is_write) { shared_.note(running_, address, bytes, is_write); }
 
   static thread_local Block* running_block;
 
@@ -150,6 +149,7 @@ class Block {
       });
     };
     if (same(fibers_.begin(), fibers_.end(), Fiber::State::at_barrier)) {
+      shared_.pass_barrier(fibers_.front().line);
       let_go(fibers_.begin(), fibers_.end());
       ahead_ = fibers_.size();
       return true;
@@ -177,21 +177,19 @@ class Block {
                ? "have returned"
                : fmt::format("wait {} line {}", fiber.state == Fiber::State::in_wave ? "for their wave in" : "at the barrier of",
                              fiber.line)];
-    std::string text = fmt::format("block {} of {} goes on no more:", place_.block, place_.blocks);
+    std::string text = fmt::format("{}, block {} of {} goes on no more:", name_, place_.block, place_.blocks);
     for (const auto& [where, count] : at) text += fmt::format(" {} threads {};", count, where);
     return text;
   }
 
   Place place_;
+  const std::string& name_;
   const std::function<void()>& kernel_;
   const std::vector<int>& order_;
   std::mt19937_64* const random_;
   size_t ahead_ = 0;  // first thread of the wave that runs ahead
   std::vector<Fiber> fibers_;
-  struct alignas(16) Vector {
-    char bytes[16];
-  };
-  std::map<int, std::vector<Vector>> shared_;
+  SharedMemory shared_;
   ucontext_t scheduler_{};
   int running_ = 0;
   std::exception_ptr failure_;
@@ -199,9 +197,16 @@ class Block {
 
 thread_local Block* Block::running_block = nullptr;
 
+// What loads and stores behind a block that ended with an error is no thread of it.
+struct RunningBlock {
+  explicit RunningBlock(Block& block) { Block::running_block = &block; }
+  ~RunningBlock() { Block::running_block = nullptr; }
+  RunningBlock(const RunningBlock&) = delete;
+};
+
 }  // namespace
 
-void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>& kernel) {
+void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>& kernel, const std::string& name) {
   std::vector<int> order(static_cast<size_t>(threads));
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(seed);
@@ -212,11 +217,16 @@ void run(int64_t blocks, int threads, uint64_t seed, const std::function<void()>
   if (seed != 0) std::shuffle(order_of_blocks.begin(), order_of_blocks.end(), random);
   for (const int64_t block : order_of_blocks) {
     if (seed != 0) std::shuffle(order.begin(), order.end(), random);
-    Block running({0, threads, block, blocks}, kernel, order, stacks, seed != 0 ? &random : nullptr);
-    Block::running_block = &running;
+    Block running({0, threads, block, blocks}, name, kernel, order, stacks, seed != 0 ? &random : nullptr);
+    const RunningBlock guard(running);
     running.run();
   }
-  Block::running_block = nullptr;
+}
+
+std::string name_of(const std::type_info& kernel) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(kernel.name(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : kernel.name();
 }
 
 Place current() { return Block::running_block->place(); }
@@ -228,6 +238,10 @@ float shuffle_xor(float value, int mask, int wave, int line) {
 }
 void exchange(const void* value, int bytes, int wave, int line) { Block::running_block->exchange(value, bytes, wave, line); }
 const void* published_by(int thread, int wave) { return Block::running_block->published_by(thread, wave); }
-void* shared_memory(int key, int64_t bytes) { return Block::running_block->shared_memory(key, bytes); }
+void pass_matrices() { Block::running_block->pass_matrices(); }
+void* shared_memory(int key, int64_t bytes, int wave) { return Block::running_block->shared_memory(key, bytes, wave); }
+void note_access(const void* address, int64_t bytes, bool is_write) {
+  if (Block::running_block != nullptr) Block::running_block->note(address, bytes, is_write);
+}
 
 }  // namespace ingot::kernels::gpu::host

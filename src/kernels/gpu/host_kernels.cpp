@@ -26,7 +26,8 @@ struct HostLauncher {
   uint64_t seed;
   template <class Kernel, class Problem>
   int run(int64_t blocks, int threads, const Problem& problem) const {
-    host::run(blocks, threads, seed, [&] { Kernel::run(problem); });
+    host::run(
+        blocks, threads, seed, [&] { Kernel::run(problem); }, host::name_of(typeid(Kernel)));
     return 0;  // no error
   }
 };

@@ -83,6 +83,7 @@ INGOT_DEVICE void load_matrices(const Bf16* row, uint32_t (&to)[4], int line = _
 INGOT_DEVICE void multiply_m16n8k16(float* sums, const uint32_t* a, const uint32_t* b, int line = __builtin_LINE()) {
   const uint32_t own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   host::exchange(own, sizeof own, kWave, line);
+  host::pass_matrices();
   for (int i = 0; i < 4; ++i) {
     const int row = wave_thread() / 4 + i / 2 * 8, column = wave_thread() % 4 * 2 + i % 2;
     for (int k = 0; k < 16; ++k) {
@@ -135,6 +136,7 @@ INGOT_DEVICE void multiply_16x16x16(float* sums, const uint32_t* a, const uint32
 INGOT_DEVICE void multiply_16x16x16(float* sums, const uint32_t* a, const uint32_t* b, int line = __builtin_LINE()) {
   const uint32_t own[4] = {a[0], a[1], b[0], b[1]};
   host::exchange(own, sizeof own, kWave, line);
+  host::pass_matrices();
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k) {
       // Thread 16 g + r has elements 4 g to 4 g + 3 of row r of a, and of column r of b.

@@ -157,6 +157,7 @@ struct SymmetricMatmul {
           for_each_sum(sums, [&](MatrixSum& sum, int row, int column) { add(p, half_at(half, row - first, column), sum); });
         else for_each_sum(sums, [&](MatrixSum& sum, int, int) { scale(p.alpha, sum); });
       }
+      if (tile.is_diagonal() && p.c.data != nullptr) barrier();  // before mirrored sums come to where others read c
       if (tile.is_diagonal())
         for_each_sum(sums, [&](const MatrixSum& sum, int row, int column) { store_in_both(sum, row, column, first, half); });
       else if (wave_row() == first)
