@@ -23,4 +23,7 @@ inline bool tests_are_emulated() { return test_device_name() == "emulated"; }
 /// The CPU, the emulated device of a rank, or the GPU that all ranks of a test share.
 inline at::Device test_device(int rank = 0) { return tests_are_emulated() ? emulated_device(rank) : device_named(test_device_name()); }
 
+/// Of tests of what only GPUs do: the GPU, or else the emulated device, also where all others run on the CPU.
+inline at::Device gpu_of_tests() { return test_device_name() == "cuda" ? test_device() : emulated_device(0); }
+
 }  // namespace ingot::device

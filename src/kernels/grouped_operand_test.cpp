@@ -1,4 +1,4 @@
-// Experts' GEMMs in 8 bits on the emulated device, against products in fp64 of operands that are rounded here.
+// Experts' GEMMs in 8 bits on a GPU or the emulated device, against products in fp64 of operands that are rounded here.
 #include "kernels/grouped_operand.h"
 
 #include <gmock/gmock.h>
@@ -8,9 +8,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "device/device.h"
+#include "device/test_device.h"
 #include "device/tracer.h"
-#include "device/virtual_device.h"
 
 namespace ingot::kernels {
 namespace {
@@ -44,7 +43,7 @@ constexpr double kResult = 3e-3;
 
 TEST(GroupedGemms, in_eight_bits_are_those_of_operands_rounded_group_by_group) {
   at::manual_seed(1);
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   constexpr int64_t kOut = 32, kIn = 48;
   for (const auto& [counts, skipped] : std::vector<std::pair<std::vector<int64_t>, int64_t>>{{{5, 0, 13, 3}, 0},
                                                                                              {{5, 0, 13, 3}, 4},
@@ -99,7 +98,7 @@ TEST(GroupedGemms, in_eight_bits_are_those_of_operands_rounded_group_by_group) {
 // What they differ in from bf16's is rounding to four bits, not to one scale for all.
 TEST(GroupedGemms, in_eight_bits_stay_near_those_of_bf16) {
   at::manual_seed(2);
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   const auto slots = slots_of({40, 3, 21}, 0, gpu);
   const auto x = at::randn({64, 64}).to(at::kBFloat16).to(gpu), weights = at::randn({3, 32, 64}).to(at::kBFloat16).to(gpu);
   const double error =
@@ -109,7 +108,7 @@ TEST(GroupedGemms, in_eight_bits_stay_near_those_of_bf16) {
 }
 
 TEST(GroupedGemms, take_what_libtorchs_kernels_take) {
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   const auto takes = [&](at::Device device, at::ScalarType dtype, int64_t groups, int64_t n, int64_t rows,
                          std::optional<Quantization> quantization) {
     return GroupedGemms::take(at::empty({groups, n, 32}, at::TensorOptions().device(device).dtype(dtype)), rows, quantization);
@@ -151,7 +150,7 @@ TEST(GroupedGemms, in_eight_bits_are_counted_as_one_kernel_each_and_wait_for_nob
 
 // libtorch's checks, by hand: the emulated device must refuse what a GPU would.
 TEST(GroupedGemms, of_codes_that_lie_otherwise_are_refused) {
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   const auto codes = [&](at::IntArrayRef sizes) { return at::zeros(sizes, at::kFloat8_e4m3fn).to(gpu); };
   const auto scales = [&](at::IntArrayRef sizes) { return at::ones(sizes).to(gpu); };
   const auto ends = at::tensor({5, 8}, at::kInt).to(gpu);

@@ -1,12 +1,11 @@
-// On the emulated device, which has GEMMs of 8-bit operands: libtorch's for CPUs lie underneath.
+// On a GPU, or on the emulated device, which has GEMMs of 8-bit operands: libtorch's for CPUs lie underneath.
 #include "kernels/operand.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "device/device.h"
+#include "device/test_device.h"
 #include "device/tracer.h"
-#include "device/virtual_device.h"
 
 namespace ingot::kernels {
 namespace {
@@ -26,7 +25,7 @@ TEST(Operand, is_what_rounding_leaves_in_eight_bits_or_in_sixteen) {
         const auto on_cpu = operand_of(x, Quantization::fp8, kind, summed);
         EXPECT_FALSE(on_cpu.has_codes());
         EXPECT_TRUE(numbers(on_cpu).equal(expected));
-        const auto on_gpu = operand_of(x.to(device::emulated_device(0)), Quantization::fp8, kind, summed);
+        const auto on_gpu = operand_of(x.to(device::gpu_of_tests()), Quantization::fp8, kind, summed);
         EXPECT_EQ(on_gpu.has_codes(), rows != 40 || (summed == 1 && kind != OperandKind::weight));
         EXPECT_TRUE(numbers(on_gpu).equal(expected)) << rows << " rows over " << summed;
         if (on_gpu.has_codes()) {
@@ -36,7 +35,7 @@ TEST(Operand, is_what_rounding_leaves_in_eight_bits_or_in_sixteen) {
 }
 
 TEST(Operand, of_zeros_and_of_what_is_not_finite) {
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   auto x = at::zeros({16, 16}, at::kBFloat16);
   const auto codes = [&] { return operand_of(x.to(gpu), Quantization::fp8, OperandKind::activation, 1); };
   EXPECT_TRUE(numbers(codes()).equal(at::zeros({16, 16}, at::kDouble)));
@@ -53,7 +52,7 @@ TEST(Operand, without_quantization_is_the_tensor) {
 // Of two in 8 bits, and of one that has too odd a size for them.
 TEST(Operand, products_are_those_of_the_rounded_numbers) {
   at::manual_seed(2);
-  const auto gpu = device::emulated_device(0);
+  const auto gpu = device::gpu_of_tests();
   for (const int64_t tokens : {32, 24}) {
     const auto grad = random({tokens, 48}).to(gpu), input = random({tokens, 64}).to(gpu), weight = random({48, 64}).to(gpu);
     const auto check = [](const Operand& a, const Operand& b) {
