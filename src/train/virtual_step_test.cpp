@@ -296,7 +296,8 @@ TEST(StepMemory, steps_take_no_pages_from_the_kernel) {
     const auto before = taken();
     ASSERT_GT(before, 0U);
     for (int i = 0; i < 8; ++i) run.step->run(batch, 1e-2);
-    EXPECT_LE(taken() - before, size_t{1} << 20) << family << ", of " << kernels::page_pool_use().peak_in_use_bytes << " bytes in use at most";
+    EXPECT_LE(taken() - before, size_t{1} << 20)
+        << family << ", of " << kernels::page_pool_use().peak_in_use_bytes << " bytes in use at most";
   }
 }
 

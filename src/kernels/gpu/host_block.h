@@ -1,7 +1,7 @@
 // Runs kernels on the host, every thread of a block as a fiber: for tests of what has no GPU to run on. Blocks run one after another, they
 // and the threads of a block in the order of their numbers or in one drawn by a seed, each until it waits; with a seed one wave runs ahead
-// of the others until it comes to a barrier. What shows: results with odd sizes, threads that wait at different places or return while others
-// wait, shared memory that nobody wrote (NaN), and in any order missing barriers, of code that GCC compiled with -fsanitize=thread
+// of the others until it comes to a barrier. What shows: results with odd sizes, threads that wait at different places or return while
+// others wait, shared memory that nobody wrote (NaN), and in any order missing barriers, of code that GCC compiled with -fsanitize=thread
 // (host_shared_memory.h). Matrix instructions are computed from what all threads of a wave hold (matrix.h). What does not show: speed, the
 // order of memory between blocks, a GPU's own instructions.
 #pragma once
