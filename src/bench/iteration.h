@@ -52,5 +52,7 @@ std::optional<IterationRun> run_iteration(train::RunConfig config, int64_t steps
 /// `predicted`: ms of a step by kind; may be empty.
 std::string to_table(const IterationReport& report, const std::map<WorkKind, double>& predicted);
 nlohmann::ordered_json to_json(const IterationReport& report, const std::map<WorkKind, double>& predicted);
+/// The last watched step for chrome://tracing or ui.perfetto.dev: every operator and scope, each waited for.
+nlohmann::ordered_json chrome_trace(const IterationReport& report);
 
 }  // namespace ingot::bench

@@ -111,4 +111,19 @@ nlohmann::ordered_json to_json(const IterationReport& r, const std::map<WorkKind
   return json;
 }
 
+nlohmann::ordered_json chrome_trace(const IterationReport& r) {
+  constexpr const char* kPasses[] = {"rest", "forward", "backward"};
+  auto events = nlohmann::ordered_json::array();
+  for (const auto& span : r.times.spans)
+    events.push_back({{"ph", "X"},
+                      {"pid", 1},
+                      {"tid", 0},
+                      {"ts", span.begin_s * 1e6},
+                      {"dur", (span.end_s - span.begin_s) * 1e6},
+                      {"name", span.name},
+                      {"cat", name_of(span.kind)},
+                      {"args", {{"pass", kPasses[static_cast<size_t>(span.pass)]}}}});
+  return {{"traceEvents", std::move(events)}};
+}
+
 }  // namespace ingot::bench

@@ -85,6 +85,19 @@ TEST(WorkWatch, slow_work_counts_with_its_kind_and_pass_and_all_adds_up_to_the_w
   double operators_s = times.of(WorkKind::watching);
   for (const auto& [key, entry] : times.operators) operators_s += entry.self_s;
   EXPECT_NEAR(operators_s, times.wall_s, 1e-9);
+
+  const auto span_of = [&](const std::string& name) {
+    for (const auto& span : times.spans)
+      if (span.name == name) return span;
+    ADD_FAILURE() << "no span of " << name;
+    return WorkTimes::Span{};
+  };
+  const auto outer = span_of("optimizer"), inner = span_of("newton_schulz");
+  EXPECT_EQ(inner.kind, WorkKind::muon);
+  expect_about(inner.end_s - inner.begin_s, muon_s);
+  EXPECT_LE(outer.begin_s + adamw_s - 1e-4, inner.begin_s);
+  EXPECT_LE(inner.end_s, outer.end_s);
+  EXPECT_LE(outer.end_s, times.wall_s);
 }
 
 // What autograd derives itself is known by its forward work alone.

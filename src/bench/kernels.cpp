@@ -50,8 +50,8 @@ void run_once(std::vector<OperatorCall>& instances, at::Device device, Times& ti
     for (auto& input : instance.inputs) input.mutable_grad().reset();
 }
 
-// What one call moves, counted where nothing is computed.
-void count_bytes(const Operator& op, OperatorSizes sizes, plan::KernelTime& result) {
+// What one call moves and computes, counted where nothing is computed.
+void count_work(const Operator& op, OperatorSizes sizes, plan::KernelTime& result) {
   const device::CountingDevice counting(device::is_cpu(sizes.device) ? device::Target::cpu : device::Target::gpu);
   sizes.device = counting.device();
   const auto call = op.make(sizes);
@@ -64,9 +64,11 @@ void count_bytes(const Operator& op, OperatorSizes sizes, plan::KernelTime& resu
     kernels::backward(outputs, gradients);
   }
   const auto trace = tracer.finish();
-  for (const auto& operation : trace.operations)
-    (operation.position < between ? result.forward_bytes : result.backward_bytes) +=
-        static_cast<double>(operation.read_bytes + operation.written_bytes);
+  for (const auto& operation : trace.operations) {
+    const bool is_forward = operation.position < between;
+    (is_forward ? result.forward_bytes : result.backward_bytes) += static_cast<double>(operation.read_bytes + operation.written_bytes);
+    (is_forward ? result.forward_flops : result.backward_flops) += operation.flops;
+  }
 }
 
 }  // namespace
@@ -82,7 +84,7 @@ plan::KernelTime measure_kernel(const std::string& name, const std::string& dtyp
   }
   plan::KernelTime result{.name = name, .dtype = dtype, .rows = rows, .width = width};
   const OperatorSizes sizes{rows, width, layers::precision_named(dtype).dtype, device};
-  count_bytes(*op, sizes, result);
+  count_work(*op, sizes, result);
   std::vector<OperatorCall> instances;
   instances.push_back(op->make(sizes));
   result.count = instances[0].count;

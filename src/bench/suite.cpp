@@ -17,7 +17,9 @@
 #include "bench/operations.h"
 #include "device/device.h"
 #include "kernels/cpu_memory.h"
+#include "optim/newton_schulz.h"
 #include "optim/operators.h"
+#include "optim/optimizer.h"
 #include "plan/disturbed.h"
 
 namespace ingot::bench {
@@ -102,11 +104,39 @@ void add_memory(const SuiteOptions& o, std::vector<Measurement>& all) {
 void add_kernels(const SuiteOptions& o, const std::string& dtype, std::vector<Measurement>& all) {
   for (const auto& op : optim::operators()) {
     if (!op.measured) continue;
-    for (const auto& [rows, width] : op.measured(o.quick))
+    auto sizes = op.measured(o.quick);
+    if (o.largest) sizes = {sizes.back()};
+    for (const auto& [rows, width] : sizes)
       all.push_back({fmt::format("{} {} {}x{}", op.name, dtype, rows, width),
                      [=, name = std::string(op.name), r = rows, w = width, repeats = repeats_of(o), device = at::Device(o.device)](
                          MachineProfile& profile) { profile.kernels.push_back(measure_kernel(name, dtype, r, w, repeats, device)); }});
   }
+}
+
+// Muon's square matrices, by kernels of our own and by GEMMs alone.
+void add_newton_schulz(const SuiteOptions& o, std::vector<Measurement>& all) {
+  const at::Device device(o.device);
+  const int64_t side = o.quick ? 128 : 2048, matrices = 4;
+  const auto steps = optim::quintics_of(optim::OptimizerConfig{});
+  const std::pair<const char*, optim::Iterates> forms[] = {{"newton_schulz", optim::iterates_in_bf16(device.is_cpu())},
+                                                           {"newton_schulz_of_gemms", optim::Iterates::bf16}};
+  for (const auto& [name, iterates] : forms)
+    all.push_back({fmt::format("{} bf16 {}x{}", name, side, side),
+                   [=, name = std::string(name), form = iterates, repeats = repeats_of(o)](MachineProfile& profile) {
+                     std::vector<at::Tensor> gradients;
+                     for (int64_t i = 0; i < matrices; ++i)
+                       gradients.push_back(at::randn({side, side}, at::TensorOptions().device(device).dtype(at::kBFloat16)));
+                     const double seconds = median_seconds(
+                         [&] { optim::newton_schulz(gradients, steps, optim::Threads::share_matrices, form); }, repeats, device);
+                     const auto of_one = optim::newton_schulz_flops(side, side, static_cast<int64_t>(steps.size()), form);
+                     profile.kernels.push_back({.name = name,
+                                                .dtype = "bf16",
+                                                .rows = side,
+                                                .width = side,
+                                                .count = matrices,
+                                                .forward_s = seconds,
+                                                .forward_flops = of_one * static_cast<double>(matrices)});
+                   }});
 }
 
 // Whether it is true on some rank; all begin what comes next at the same time.
@@ -169,6 +199,15 @@ std::optional<base::FileLock> turn_to_measure(const std::filesystem::path& profi
 
 std::vector<Measurement> measurements_of(const SuiteOptions& o) {
   std::vector<Measurement> all;
+  if (o.kernels && o.largest) {
+    append(all, balance_measurements(o.quick, setting_of(o)));
+    all.push_back({"memory copy", [=](MachineProfile& profile) {
+                     profile.memory.push_back(measure_memory("copy", profile.memory.back().bytes, repeats_of(o), at::Device(o.device)));
+                   }});
+    for (const auto& dtype : o.dtypes) add_kernels(o, dtype, all);
+    if (std::find(o.dtypes.begin(), o.dtypes.end(), "bf16") != o.dtypes.end()) add_newton_schulz(o, all);
+    return all;
+  }
   if (o.attention && o.balance) append(all, balance_measurements(o.quick, setting_of(o)));
   if (o.gemm && o.libraries) append(all, library_measurements(o.gemm_sweep, o.quick, setting_of(o)));
   else if (o.gemm && o.gemm_sweep.is_given()) append(all, measurements_of(o.gemm_sweep, setting_of(o)));

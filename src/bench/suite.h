@@ -15,6 +15,7 @@ namespace ingot::bench {
 
 struct SuiteOptions {
   bool gemm = false, memory = false, attention = false, kernels = false;
+  bool largest = false;             // with kernels: each at its largest size alone, beside what bounds it
   bool groups = false;              // with gemm: a few batched and grouped ones, too
   std::vector<std::string> dtypes;  // fp32, bf16
   bool quick = false;

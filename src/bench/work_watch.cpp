@@ -30,6 +30,7 @@ WorkTimes& WorkTimes::operator+=(const WorkTimes& other) {
   for (size_t kind = 0; kind < kWorkKinds; ++kind)
     for (size_t pass = 0; pass < kWorkPasses; ++pass) seconds[kind][pass] += other.seconds[kind][pass];
   wall_s += other.wall_s;
+  spans = other.spans;
   for (const auto& [name, times] : other.operators) {
     auto& own = operators[name];
     own.kind = times.kind;
@@ -48,6 +49,7 @@ void WorkWatch::start() {
   if (!watching.compare_exchange_strong(nobody, this)) throw base::Error("two watches of one process cannot run at once");
   times_ = {};
   operators_.clear();
+  spans_.clear();
   origins_.clear();
   Frame bottom;
   bottom.times = entry_of("(between operators)", bottom);
@@ -70,6 +72,8 @@ WorkTimes WorkWatch::stop() {
   for (auto& [name, by_kind] : operators_)
     for (auto& entry : by_kind)
       if (entry) times_.operators[{name, entry->kind}] = *entry;
+  times_.spans.reserve(spans_.size());
+  for (const auto& s : spans_) times_.spans.push_back({*s.name, s.kind, s.pass, s.begin_s, s.end_s});
   return std::move(times_);
 }
 
@@ -154,17 +158,24 @@ void WorkWatch::begin(const at::RecordFunction& function) {
     origins_[static_cast<int64_t>(at::sequence_number::peek())] = {frame.rule, frame.has_kind, frame.kind};
   frame.times = entry_of(function.name(), frame);
   ++frame.times->calls;
-  frames_.push_back(frame);
-  charge_watch(frame.pass);
+  frame.name = &operators_.find(function.name())->first;
+  const auto pass = frame.pass;
+  frames_.push_back(std::move(frame));
+  charge_watch(pass);
+  frames_.back().begin_s = since_start();
 }
 
 void WorkWatch::end() {
   if (frames_.size() < 2) return;
   charge();
-  const auto pass = frames_.back().pass;
+  auto& frame = frames_.back();
+  const auto pass = frame.pass;
+  spans_.push_back({frame.name, frame.times->kind, pass, frame.begin_s, since_start()});
   frames_.pop_back();
   charge_watch(pass);
 }
+
+double WorkWatch::since_start() const { return std::chrono::duration<double>(last_ - started_).count(); }
 
 void WorkWatch::charge_watch(WorkPass pass) {
   const auto now = Clock::now();

@@ -31,6 +31,15 @@ struct WorkTimes {
   double wall_s = 0;                                               // the sum of all of these
   std::map<std::pair<std::string, WorkKind>, Operator> operators;  // by name and what it counted as
 
+  /// An operator or scope from its begin to its end, in seconds since start(); those within it lie within.
+  struct Span {
+    std::string name;
+    WorkKind kind = WorkKind::unattributed;
+    WorkPass pass = WorkPass::rest;
+    double begin_s = 0, end_s = 0;
+  };
+  std::vector<Span> spans;  // in the order of their ends; of a sum those of its last part
+
   double of(WorkKind kind) const;
   double of(WorkKind kind, WorkPass pass) const { return seconds[static_cast<size_t>(kind)][static_cast<size_t>(pass)]; }
   WorkTimes& operator+=(const WorkTimes& other);
@@ -52,6 +61,8 @@ class WorkWatch {
  private:
   using Clock = std::chrono::steady_clock;
   struct Frame {
+    const std::string* name = nullptr;
+    double begin_s = 0;
     base::Work::Rule rule = base::Work::Rule::passes;
     bool has_kind = false;  // else what is below counts for itself
     WorkKind kind = WorkKind::unattributed;
@@ -70,6 +81,7 @@ class WorkWatch {
   void begin(const at::RecordFunction& function);
   void end();
   void charge();
+  double since_start() const;  // of the last border
   void charge_watch(WorkPass pass);
   WorkTimes::Operator* entry_of(const char* name, const Frame& frame);
   Frame frame_of(const at::RecordFunction& function, const Frame& above) const;
@@ -77,7 +89,14 @@ class WorkWatch {
   void (*synchronise_)();
   at::CallbackHandle handle_ = 0;
   bool is_on_ = false;
+  struct Span {
+    const std::string* name;
+    WorkKind kind;
+    WorkPass pass;
+    double begin_s, end_s;
+  };
   std::vector<Frame> frames_;
+  std::vector<Span> spans_;
   std::unordered_map<int64_t, Origin> origins_;  // by the sequence number of the node that a forward operation makes
   std::unordered_map<std::string, std::array<std::unique_ptr<WorkTimes::Operator>, kWorkKinds>> operators_;
   WorkTimes times_;

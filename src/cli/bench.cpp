@@ -51,7 +51,8 @@ void add_bench(Flags& flags) {
   const auto values = std::make_shared<BenchOptions>();
   auto& o = *values;
   flags.group("bench",
-              "measure this machine: gemm, memory, attention, storage, or all; a training step: iteration; or ranks: collectives, and ways "
+              "measure this machine: gemm, memory, attention, kernels, storage, or all; a training step: iteration; or ranks: collectives, "
+              "and ways "
               "of spreading a layer over them, parallel");
   const auto add = [&](const char* name, const char* help) -> CLI::App& {
     auto& verb = flags.verb("bench", name, help, values);
@@ -64,6 +65,7 @@ void add_bench(Flags& flags) {
   add("gemm", "GEMMs over shapes and dtypes: plain, batched and grouped");
   add("memory", "copy, scale, add, triad, dot, read and write over sizes; beside a GPU its host, and copies between the two");
   add("attention", "forward and backward over lengths, and where it turns from memory- to compute-bound");
+  add("kernels", "each operator at its largest size, beside the rate of memory and the fastest GEMM");
   auto& all = add("all", "everything, as a machine profile");
   all.add_option("--ranks", o.side_by_side,
                  "measure so many ranks side by side, too, and their collectives, at a few sizes; 1: none (default: 2, 4 and 8, as far as "
@@ -178,7 +180,8 @@ int run_bench(const Call& call) {
   bench::SuiteOptions suite{.gemm = everything || call.action == "gemm",
                             .memory = everything || call.action == "memory",
                             .attention = everything || call.action == "attention",
-                            .kernels = everything,
+                            .kernels = everything || call.action == "kernels",
+                            .largest = call.action == "kernels",
                             .quick = o.quick,
                             .device = device::device_named("auto").str()};
   const bool is_on_cpu = suite.device == "cpu";

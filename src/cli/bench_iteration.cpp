@@ -4,7 +4,7 @@
 namespace ingot::cli {
 
 struct IterationFlags {
-  std::string config, output;
+  std::string config, output, chrome;
   std::vector<std::string> set;
   int64_t steps = 5;
   bool random_data = false;
@@ -21,6 +21,7 @@ void add_bench_iteration(Flags& flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{10000}))
       ->capture_default_str();
   verb.add_flag("--random-data", o.random_data, "made-up tokens instead of the configuration's data");
+  verb.add_option("--chrome", o.chrome, "write a time line of the last watched step for chrome://tracing or ui.perfetto.dev");
   add_output(verb, o.output);
 }
 #endif
@@ -28,6 +29,8 @@ void add_bench_iteration(Flags& flags) {
 }  // namespace ingot::cli
 
 #ifdef INGOT_COMPUTES
+#include "base/files.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "bench/iteration.h"
 #include "cli/show.h"
@@ -43,6 +46,10 @@ int run_bench_iteration(const Call& call) {
   json["threads"] = run->threads;
   json["random_data"] = o.random_data;
   json["host"] = base::host_name();
+  if (!o.chrome.empty()) {
+    base::write_file_atomically(o.chrome, bench::chrome_trace(run->report).dump() + "\n");
+    base::log_info("wrote {}; chrome://tracing and ui.perfetto.dev open it", o.chrome);
+  }
   show(call, json, fmt::format("{}: {}\n\n{}", o.config, run->heading, bench::to_table(run->report, run->predicted_ms)), o.output);
   return run->report.steps == o.steps ? 0 : 1;
 }

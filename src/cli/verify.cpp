@@ -19,7 +19,7 @@ void add_verify(Flags& flags) {
     added.add_option(target, o.target, what)->required();
     added.add_option("--fixture", o.fixture, "recorded reference, .safetensors")->required();
     added.add_option("--dtype", o.dtype, "fp64, fp32 or bf16")->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
-    added.add_option("--device", o.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+    added.add_option("--device", o.device, "cpu, cuda or emulated")->check(CLI::IsMember({"cpu", "cuda", "emulated"}));
     added.add_option("--rtol", o.rtol, "allowed difference, relative to the tensor's largest magnitude");
     added.add_option("--atol", o.atol, "allowed difference, absolute");
     return added;

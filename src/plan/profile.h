@@ -44,6 +44,7 @@ struct KernelTime {
   int64_t rows = 0, width = 0, count = 1;
   double forward_s = 0, backward_s = 0;
   double forward_bytes = 0, backward_bytes = 0;  // that all operations of the measured call read and write; 0: of an older file
+  double forward_flops = 0, backward_flops = 0;  // of its matmuls and own kernels
 };
 
 /// One call of a collective in groups of `ranks` of which `groups` were at work at once. Bytes as nccl-tests counts them: a rank's buffer

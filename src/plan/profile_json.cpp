@@ -48,7 +48,8 @@ GemmRate read_gemm(const Json& json, const std::string& where) {
                  m.positive("flops_per_s")};
   if (entry.kind != "plain") entry.groups = m.size("groups");
   if (entry.kind == "grouped") entry.imbalance = m.positive("imbalance");
-  if (entry.imbalance < 1 || entry.imbalance > static_cast<double>(entry.groups)) m.fail("imbalance", "must be from 1 to the number of groups");
+  if (entry.imbalance < 1 || entry.imbalance > static_cast<double>(entry.groups))
+    m.fail("imbalance", "must be from 1 to the number of groups");
   m.finish();
   return entry;
 }
@@ -75,6 +76,8 @@ KernelTime read_kernel(const Json& json, const std::string& where) {
                    m.positive("forward_s"), m.not_negative("backward_s")};
   if (m.has("forward_bytes")) entry.forward_bytes = m.not_negative("forward_bytes");
   if (m.has("backward_bytes")) entry.backward_bytes = m.not_negative("backward_bytes");
+  if (m.has("forward_flops")) entry.forward_flops = m.not_negative("forward_flops");
+  if (m.has("backward_flops")) entry.backward_flops = m.not_negative("backward_flops");
   m.finish();
   return entry;
 }
@@ -183,7 +186,7 @@ std::string MachineProfile::to_json() const {
   auto& memories = json["memory"] = nlohmann::ordered_json::array();
   for (const auto& e : memory) memories.push_back({{"operation", e.operation}, {"bytes", e.bytes}, {"bytes_per_s", e.bytes_per_s}});
   auto& all_kernels = json["kernels"] = nlohmann::ordered_json::array();
-  for (const auto& e : kernels)
+  for (const auto& e : kernels) {
     all_kernels.push_back({{"name", e.name},
                            {"dtype", e.dtype},
                            {"rows", e.rows},
@@ -193,6 +196,9 @@ std::string MachineProfile::to_json() const {
                            {"backward_s", e.backward_s},
                            {"forward_bytes", e.forward_bytes},
                            {"backward_bytes", e.backward_bytes}});
+    if (e.forward_flops > 0) all_kernels.back()["forward_flops"] = e.forward_flops;
+    if (e.backward_flops > 0) all_kernels.back()["backward_flops"] = e.backward_flops;
+  }
   auto& all_collectives = json["collectives"] = nlohmann::ordered_json::array();
   for (const auto& e : collectives)
     all_collectives.push_back({{"operation", e.operation},

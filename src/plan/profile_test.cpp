@@ -54,9 +54,11 @@ TEST(MachineProfileFile, comes_back_as_it_was_written) {
 
 TEST(MachineProfileFile, of_the_version_before_lacks_the_bytes_of_kernels) {
   auto p = sample();
-  p.kernels[0].forward_bytes = 4096, p.kernels[0].backward_bytes = 8192;
+  p.kernels[0].forward_bytes = 4096, p.kernels[0].backward_bytes = 8192, p.kernels[0].backward_flops = 5;
   auto json = Json::parse(p.to_json());
   EXPECT_DOUBLE_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].backward_bytes, 8192);
+  EXPECT_DOUBLE_EQ(MachineProfile::from_json(json.dump(), "p.json").kernels[0].backward_flops, 5);
+  EXPECT_FALSE(json["kernels"][0].contains("forward_flops"));
   json["version"] = 2;
   json["within_steps"] = {{{"dtype", "fp32"}, {"kind", "products"}, {"measured_s", 1}, {"predicted_s", 2}}};
   for (auto& kernel : json["kernels"]) kernel.erase("forward_bytes"), kernel.erase("backward_bytes");
