@@ -29,6 +29,7 @@ SHAPES = {  # hidden, layers, heads, kv heads, ffn (of an expert for zaya), voca
     "dense-0.5b": (1024, 24, 16, 8, 4096, 32000, 2048, 8),
     "zaya-0.5b": (1024, 12, 8, 2, 1536, 32000, 2048, 8),
 }
+TINY = (64, 3, 2, 1, 64, 256, 32, 2)  # to see that it runs
 DEVICE = "cpu"
 WARMUP, LR = 3, 1e-6
 CASES = ["dense/fp32/adamw", "dense/bf16/adamw", "dense/fp32/muon", "dense/bf16/muon", "zaya/fp32/adamw", "zaya/bf16/adamw", "zaya/fp32/muon"]
@@ -165,10 +166,13 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--odd", action="store_true", help="sizes that are no powers of two: hidden 384, 6 heads, 768 tokens")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="every model at a tiny size, and ingot without a forecast: a rehearsal")
     parser.add_argument("--binary", default=str(ROOT / "build/release/ingot"))
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
     globals().update(WARMUP=args.warmup, DEVICE=args.device)
+    if args.tiny:
+        SHAPES.update(dict.fromkeys(SHAPES, TINY))
     if args.peer:
         return peer(args.peer[0], args.peer[1], args.peer[2], args.peer[3] == "compile", args.steps)
     table = ["| model / precision / optimizer | tokens/s (median) | range | peak MiB | of the GEMM peak |", "|---|---|---|---|---|"]
@@ -179,11 +183,11 @@ def main():
         mine, theirs = [], {v: [] for v in variants}
         for _ in range(args.rounds):
             try:
-                mine.append(ingot(args.binary, model_name, precision, optimizer_name, args.steps))
+                mine.append(ingot(args.binary, model_name, precision, optimizer_name, args.steps, flags=["--no-forecast"] if args.tiny else []))
             except RuntimeError as failure:
                 print(f"{case} ingot failed: {failure}", file=sys.stderr)
             for variant, mode in variants:
-                done = subprocess.run([sys.executable, __file__, "--steps", str(args.steps), "--warmup", str(args.warmup), "--device", args.device, "--peer", model_name, variant, optimizer_name, mode],
+                done = subprocess.run([sys.executable, __file__, "--steps", str(args.steps), "--warmup", str(args.warmup), "--device", args.device, *(["--tiny"] if args.tiny else []), "--peer", model_name, variant, optimizer_name, mode],
                                       capture_output=True, text=True, env={**os.environ, **KEEP})
                 if done.returncode == 0:
                     theirs[(variant, mode)].append(json.loads(done.stdout.splitlines()[-1]))
@@ -202,8 +206,8 @@ def main():
         if best and rate:
             table.append(f"| {case}: ingot / best PyTorch | **{rate / best:.2f}** | | | |")
         print("\n".join(table[-len(variants) - 2:]), flush=True)
-    if args.output:
-        Path(args.output).write_text("\n".join(table) + "\n")
+        if args.output:  # after each: who ends it early has those before
+            Path(args.output).write_text("\n".join(table) + "\n")
 
 
 if __name__ == "__main__":
