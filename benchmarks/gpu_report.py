@@ -8,6 +8,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+import kernel_rooflines
+
 WARMUP = 3  # steps that no figure counts
 
 
@@ -26,31 +28,6 @@ def shown(value, form):
 
 def over(a, b):
     return a / b if a and b else None
-
-
-def rooflines(profile):
-    """Every measured kernel: its rates, and its share of the bound that is nearer, memory's (triad) or the fastest GEMM's of its dtype."""
-    memory = {m["operation"]: m["bytes_per_s"] for m in sorted(profile["memory"], key=lambda m: m["bytes"])}
-    gemm = {}
-    for g in profile["gemm"]:
-        if g["kind"] == "plain":
-            gemm[g["dtype"]] = max(gemm.get(g["dtype"], 0), g["flops_per_s"])
-    rates = [f"{name} {rate / 1e9:,.0f} GB/s" for name, rate in memory.items() if name in ("copy", "triad")]
-    yield ", ".join([*rates, *(f"GEMMs in {dtype} {rate / 1e12:,.1f} TFLOP/s" for dtype, rate in gemm.items())]) + ".\n"
-    yield "| kernel | dtype | rows x width | us | GB/s | TFLOP/s | of its bound |\n|---|---|---|---|---|---|---|"
-    for k in profile["kernels"]:
-        size = f"{k['rows']:,} x {k['width']:,}" + (f" x {k['count']}" if k["count"] > 1 else "")
-        for side in ("forward", "backward"):
-            seconds, moved, flops = k[f"{side}_s"], k.get(f"{side}_bytes", 0), k.get(f"{side}_flops", 0)
-            if not seconds:
-                continue
-            bound = max(moved / memory["triad"], flops / gemm[k["dtype"]] if k["dtype"] in gemm else 0)
-            name = k["name"] if side == "forward" else f"{k['name']} backward"
-            figures = [f"{seconds * 1e6:,.1f}", f"{moved / seconds / 1e9:,.0f}" if moved else "", f"{flops / seconds / 1e12:,.2f}" if flops else "", f"{bound / seconds:.0%}"]
-            yield f"| {name} | {k['dtype']} | {size} | {' | '.join(figures)} |"
-    by_name = {k["name"]: k["forward_s"] for k in profile["kernels"]}
-    if "newton_schulz_of_gemms" in by_name:
-        yield f"\nNewton-Schulz by symmetric matmuls is {by_name['newton_schulz_of_gemms'] / by_name['newton_schulz']:.2f} times as fast as by GEMMs."
 
 
 class Results:
@@ -139,7 +116,7 @@ class Results:
         profile = self.json("kernels.json")
         if profile.get("kernels"):
             yield "\n## Kernels beside what bounds them\n"
-            yield from rooflines(profile)
+            yield from kernel_rooflines.kernels(profile)
 
     def step(self):
         report = self.json("iteration.json")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How near each operator comes to this machine's memory, and attention to its GEMMs: a table of a profile that `ingot bench all -o FILE` wrote.
+"""How near each operator comes to what bounds it, and attention to GEMMs: tables of a profile that `ingot bench kernels` or `bench all -o FILE` wrote.
 
     python3 benchmarks/kernel_rooflines.py PROFILE.json [-o TABLE.md]
 
-Bytes are those that the operations of a call read and write, each tensor once; of the largest measured size over triad's rate at its largest. Where a table
-lies in a cache a share may be above 1. FLOPs of attention: causal, 2 x 2 products of half a square forward, 2.5 times that backward (with the scores that are
-computed again), over the fastest GEMM of the dtype.
+Bytes are those that the operations of a call read and write, each tensor once; of the largest measured size. The bound is memory's (triad at its largest) or
+the fastest GEMM's of the dtype, whichever is nearer; a share is above 1 where tensors stay in a cache. FLOPs of attention: causal, 2 x 2 products of half a
+square forward, 2.5 times that backward (with the scores that are computed again).
 """
 import argparse
 import json
@@ -13,20 +13,39 @@ import sys
 from pathlib import Path
 
 
-def operators(profile):
-    triad = max((m for m in profile["memory"] if m["operation"] == "triad"), key=lambda m: m["bytes"])["bytes_per_s"]
-    largest = {}
-    for kernel in profile["kernels"]:
-        key = kernel["name"], kernel["dtype"]
-        if key not in largest or kernel["rows"] * kernel["width"] > largest[key]["rows"] * largest[key]["width"]:
-            largest[key] = kernel
-    share = lambda kernel, of: f"{kernel[f'{of}_bytes'] / kernel[f'{of}_s'] / triad:.2f}" if kernel and kernel.get(f"{of}_s") and kernel.get(f"{of}_bytes") else ""
-    lines = [f"Triad: {triad / 1e9:.1f} GB/s.", "", "| operator | rows x width | fp32 forward | backward | bf16 forward | backward |", "|---|---|---|---|---|---|"]
-    for name in dict.fromkeys(name for name, _ in largest):
-        wide, narrow = largest.get((name, "fp32")), largest.get((name, "bf16"))
-        one = wide or narrow
-        lines.append(f"| {name} | {one['rows']:,} x {one['width']:,} | {share(wide, 'forward')} | {share(wide, 'backward')} | {share(narrow, 'forward')} | {share(narrow, 'backward')} |")
-    return lines
+def kernels(profile):
+    """Every measured kernel: its rates, and its share of the bound that is nearer, memory's (triad) or the fastest GEMM's of its dtype."""
+    memory = {m["operation"]: m["bytes_per_s"] for m in sorted(profile["memory"], key=lambda m: m["bytes"])}
+    gemm = {}
+    for g in profile["gemm"]:
+        if g["kind"] == "plain":
+            gemm[g["dtype"]] = max(gemm.get(g["dtype"], 0), g["flops_per_s"])
+    rates = [f"{name} {rate / 1e9:,.0f} GB/s" for name, rate in memory.items() if name in ("copy", "triad")]
+    yield ", ".join([*rates, *(f"GEMMs in {dtype} {rate / 1e12:,.3g} TFLOP/s" for dtype, rate in gemm.items())]) + ".\n"
+    yield "| kernel | dtype | rows x width | us | GB/s | TFLOP/s | of its bound |\n|---|---|---|---|---|---|---|"
+    for k in profile["kernels"]:
+        size = f"{k['rows']:,} x {k['width']:,}" + (f" x {k['count']}" if k["count"] > 1 else "")
+        for side in ("forward", "backward"):
+            seconds, moved, flops = k[f"{side}_s"], k.get(f"{side}_bytes", 0), k.get(f"{side}_flops", 0)
+            if not seconds:
+                continue
+            bound = max(moved / memory["triad"], flops / gemm[k["dtype"]] if k["dtype"] in gemm else 0)
+            name = k["name"] if side == "forward" else f"{k['name']} backward"
+            figures = [f"{seconds * 1e6:,.1f}", f"{moved / seconds / 1e9:,.0f}" if moved else "", f"{flops / seconds / 1e12:,.2f}" if flops else "", f"{bound / seconds:.0%}"]
+            yield f"| {name} | {k['dtype']} | {size} | {' | '.join(figures)} |"
+    by_name = {k["name"]: k["forward_s"] for k in profile["kernels"]}
+    if "newton_schulz_of_gemms" in by_name:
+        yield f"\nNewton-Schulz by symmetric matmuls is {by_name['newton_schulz_of_gemms'] / by_name['newton_schulz']:.2f} times as fast as by GEMMs."
+
+
+def largest(profile):
+    """Of each kernel and dtype the largest size alone."""
+    sizes = {}
+    for k in profile["kernels"]:
+        key = k["name"], k["dtype"]
+        if key not in sizes or k["rows"] * k["width"] > sizes[key]["rows"] * sizes[key]["width"]:
+            sizes[key] = k
+    return profile | {"kernels": list(sizes.values())}
 
 
 def attention(profile):
@@ -50,7 +69,7 @@ def main():
     options = parser.parse_args()
     try:
         profile = json.loads(options.profile.read_text())
-        parts = [part(profile) for part, needs in ((operators, "kernels"), (attention, "attention")) if profile.get(needs)]
+        parts = [list(part(of(profile))) for part, of, needs in ((kernels, largest, "kernels"), (attention, dict, "attention")) if profile.get(needs)]
     except (OSError, ValueError, KeyError) as failure:
         sys.exit(f"{options.profile} is no profile with memory, GEMMs and operators: {failure!r}; ingot bench all -o FILE writes one")
     text = "\n\n".join("\n".join(lines) for lines in parts)
