@@ -237,8 +237,8 @@ def memory_is_read_and_written_at_sizes_of_choice(w):
 def an_interrupted_sweep_keeps_what_it_has(w):
     process = subprocess.Popen([INGOT, "bench", "attention", "--dtype", "fp32", "--seq", "256,512,1024,2048,4096", "--heads", "4,8", "--head-dim", "32,64,128",
                                 "--batch", "1,2,3,4", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    err = process.stderr.readline()  # of the progress bar, some seconds after the start
-    assert " of 122 " in err, err
+    err = process.stderr.readline()  # of the progress bar, some seconds after the start: 122 measurements in three rounds
+    assert " of 366 " in err, err
     process.send_signal(signal.SIGINT)
     out, more = process.communicate(timeout=60)
     assert process.returncode == 1 and "what was measured is kept" in more, (process.returncode, err + more)
