@@ -33,8 +33,8 @@ INGOT_INLINE void adamw_of(const AdamwProblem& p, const AdamwProblem::Tensor t, 
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
     const Float g = load_some(t.grad + i, n) * scale;
-    const Float m = load_some(first + i, n) * beta1 + g * rest1;
-    const Float v = load_some(second + i, n) * beta2 + g * g * rest2;
+    const Float m = fused(load_some(first + i, n), broadcast(beta1), g * rest1);
+    const Float v = fused(load_some(second + i, n), broadcast(beta2), g * g * rest2);
     const Float w = load_some(t.master + i, n) * t.shrink - m * t.step / (root(v * inverse2) + eps);
     keep(first + i, m, n, t.rounding_key);
     keep(second + i, v, n, ~t.rounding_key);
@@ -51,9 +51,9 @@ INGOT_INLINE void momentum_of(const MomentumProblem& p, const MomentumProblem::T
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
     const Float g = load_some(t.grad + i, n) * scale;
-    const Float m = load_some(momentum + i, n) * mu + g;
+    const Float m = fused(load_some(momentum + i, n), broadcast(mu), g);
     keep(momentum + i, m, n, t.rounding_key);
-    store_some(t.direction + i, nesterov ? g + m * mu : m, n);
+    store_some(t.direction + i, nesterov ? fused(m, broadcast(mu), g) : m, n);
   }
 }
 
@@ -75,7 +75,7 @@ void apply(const ApplyProblem& p, int64_t first, int64_t last) {
   for_each_chunk(p, first, last, [&](const ApplyProblem::Tensor t, int64_t begin, int64_t end, int64_t) {
     for (int64_t i = begin; i < end; i += kLanes) {
       const int64_t n = end - i;
-      const Float w = load_some(t.master + i, n) * t.keep - load_some(t.direction + i, n) * t.step;
+      const Float w = fused(load_some(t.master + i, n), broadcast(t.keep), -(load_some(t.direction + i, n) * t.step));
       store_some(t.master + i, w, n);
       if (t.narrow) store_some(t.narrow + i, w, n);
     }
