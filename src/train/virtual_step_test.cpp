@@ -14,7 +14,6 @@
 #include "base/test_night.h"
 #include "device/tracer.h"
 #include "device/virtual_device.h"
-#include "kernels/cpu_memory.h"
 #include "layers/dtype.h"
 #include "train/step.h"
 
@@ -279,27 +278,6 @@ class WatchedAllocator : public c10::Allocator {
   }
   std::atomic<int64_t> bytes_ = 0, peak_ = 0;
 };
-
-// What a step allocates stays with the process: behind the first steps none takes pages from the kernel. Which blocks lie where settles in
-// some steps; a page here and there may still move.
-TEST(StepMemory, steps_take_no_pages_from_the_kernel) {
-  kernels::use_page_pool();
-  if (!kernels::page_pool_is_wanted()) GTEST_SKIP() << "a sanitizer's build, or INGOT_CPU_ALLOCATOR=system: no page pool";
-  const auto taken = [] {
-    const auto use = kernels::page_pool_use();
-    return use.resident_bytes + use.returned_bytes;
-  };
-  for (const char* family : {"llama", "zaya1"}) {
-    SmallTraining run({.family = family, .precision = at::kBFloat16}, at::kCPU);
-    const auto batch = batch_of(16, 256, true);
-    for (int i = 0; i < 8; ++i) run.step->run(batch, 1e-2);
-    const auto before = taken();
-    ASSERT_GT(before, 0U);
-    for (int i = 0; i < 8; ++i) run.step->run(batch, 1e-2);
-    EXPECT_LE(taken() - before, size_t{1} << 20)
-        << family << ", of " << kernels::page_pool_use().peak_in_use_bytes << " bytes in use at most";
-  }
-}
 
 class FusedStep : public testing::TestWithParam<Case> {
  protected:
