@@ -40,11 +40,13 @@ void measure_steps(const std::vector<std::string>& dtypes, comm::World& world, p
 }
 
 // What processes of ours measure; nothing when they were told to stop or failed, which is said.
-std::optional<plan::MachineProfile> profile_of_processes(const std::string& dtype, int ranks, const std::string& start,
+std::optional<plan::MachineProfile> profile_of_processes(const std::string& dtype, int ranks, int rounds, const std::string& start,
                                                          const resilience::StopSignal& stop) {
   try {
     auto profile = plan::MachineProfile::from_json(
-        results_of_processes(ranks, {"ingot", "bench", "all", "--quick", "--dtype", dtype}, start).dump(), "the ranks' profile");
+        results_of_processes(ranks, {"ingot", "bench", "all", "--quick", "--dtype", dtype, "--rank-rounds", std::to_string(rounds)}, start)
+            .dump(),
+        "the ranks' profile");
     if (stop.received() == 0) return profile;
   } catch (const base::Error& failure) {
     if (stop.received() == 0) base::log_warning("{}; the profile does without", failure.what());
@@ -72,14 +74,14 @@ void keep_libraries(const plan::MachineProfile& measured) {
   base::log_info("kept for runs in {}", path.string());
 }
 
-void measure_as_rank(const std::string& file, const std::vector<std::string>& dtypes, const comm::RankEnvironment& ranks) {
+void measure_as_rank(const std::string& file, const std::vector<std::string>& dtypes, const comm::RankEnvironment& ranks, int count) {
   comm::share_cores(ranks);
   const auto world = comm::World::join(ranks, false, {});
   const Company company{world.get(), ranks.local_rank, ranks.local_size};
   const bool goes_on = std::filesystem::exists(file);
   const bool is_side_by_side = company.side_by_side() == company.size();  // ranks that take turns on cores say nothing of steps
   std::vector<plan::MachineProfile> rounds;
-  while (std::ssize(rounds) < (goes_on ? 1 : kRounds)) {
+  while (std::ssize(rounds) < count) {
     auto profile = goes_on ? plan::read_profile(file) : plan::describe_machine(at::get_num_threads(), company.side_by_side(), "cpu");
     if (!rounds.empty()) profile.collectives = rounds.front().collectives;  // one sweep is enough: it takes as long as a round
     for (const auto& dtype : dtypes) complete(profile, dtype, company);
@@ -107,7 +109,7 @@ bool measure_rounds(const std::string& title, const std::vector<Measurement>& me
     complete = run_suite(
         measurements, rounds.emplace_back(profile), bar, [&] { return stop.received() != 0; }, {}, before);
     if (!complete || options.steps_dtype.empty()) continue;
-    auto with_steps = profile_of_processes(options.steps_dtype, 1, rounds.back().to_json(), stop);
+    auto with_steps = profile_of_processes(options.steps_dtype, 1, 1, rounds.back().to_json(), stop);
     if (!with_steps) complete = false;
     else rounds.back() = std::move(*with_steps);
   }
@@ -117,9 +119,9 @@ bool measure_rounds(const std::string& title, const std::vector<Measurement>& me
   return complete;
 }
 
-bool measure_side_by_side(const std::string& dtype, int ranks, const resilience::StopSignal& stop) {
+bool measure_side_by_side(const std::string& dtype, int ranks, int rounds, const resilience::StopSignal& stop) {
   base::log_info("{} ranks side by side", ranks);
-  const auto profile = profile_of_processes(dtype, ranks, "", stop);
+  const auto profile = profile_of_processes(dtype, ranks, rounds, "", stop);
   if (!profile) return false;
   const auto path = plan::profile_path(base::environment().cache_folder(), *profile);
   plan::write_profile(path, *profile);

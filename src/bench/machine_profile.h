@@ -14,9 +14,9 @@ namespace ingot::bench {
 /// GEMM back ends that were measured join what the cache has of this machine, for runs of as many threads.
 void keep_libraries(const plan::MachineProfile& measured);
 
-/// Of a process that measures beside others: all do, and the first one's profile counts and goes to `file`. It goes on from the one there,
-/// if there is any.
-void measure_as_rank(const std::string& file, const std::vector<std::string>& dtypes, const comm::RankEnvironment& ranks);
+/// Of a process that measures beside others: all do, so many rounds, and the first one's profile counts and goes to `file`. Each round goes
+/// on from the one there, if there is any.
+void measure_as_rank(const std::string& file, const std::vector<std::string>& dtypes, const comm::RankEnvironment& ranks, int count);
 
 /// Numbers of ranks that runs on this machine may well have. GPUs do not share their cores: none.
 std::vector<int> numbers_of_ranks(const std::string& device);
@@ -34,8 +34,8 @@ struct RoundsOptions {
 bool measure_rounds(const std::string& title, const std::vector<Measurement>& measurements, const RoundsOptions& options,
                     const resilience::StopSignal& stop, plan::MachineProfile& profile);
 
-/// Measures so many ranks at the same time, in kRounds rounds. The profile goes to the cache alone, where runs and plans of as many look
+/// Measures so many ranks at the same time. The profile goes to the cache alone, where runs and plans of as many look
 /// for it. False as above.
-bool measure_side_by_side(const std::string& dtype, int ranks, const resilience::StopSignal& stop);
+bool measure_side_by_side(const std::string& dtype, int ranks, int rounds, const resilience::StopSignal& stop);
 
 }  // namespace ingot::bench

@@ -6,6 +6,7 @@ namespace ingot::cli {
 
 struct BenchOptions {
   std::string output, dtype = "all", as_rank;
+  int rank_rounds = 1;
   bool quick = false, libraries = false, is_judged = false;
   // Of gemm, attention and memory: lists of counts, such as 4K; empty ones: the usual.
   std::vector<std::string> m, n, k, kinds, passes, groups;
@@ -73,6 +74,7 @@ void add_bench(Flags& flags) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   all.add_option("--as-rank", o.as_rank)->group("");
+  all.add_option("--rank-rounds", o.rank_rounds)->check(CLI::Range(1, 99))->group("");
   add_judgement(all, o.judge);
   all.add_flag("--check", o.is_judged,
                "judge this node: by the floors of its device, or by its own earlier profile; status 3 when it fails");
@@ -175,7 +177,7 @@ nlohmann::ordered_json document_of(const plan::MachineProfile& profile, const st
 int run_bench(const Call& call) {
   const auto& o = call.options<BenchOptions>();
   const auto ranks = comm::rank_environment(base::environment());
-  if (!o.as_rank.empty()) return bench::measure_as_rank(o.as_rank, dtypes_of(o), ranks), 0;
+  if (!o.as_rank.empty()) return bench::measure_as_rank(o.as_rank, dtypes_of(o), ranks, o.rank_rounds), 0;
   const bool everything = call.action == "all";
   bench::SuiteOptions suite{.gemm = everything || call.action == "gemm",
                             .memory = everything || call.action == "memory",
@@ -230,7 +232,7 @@ int run_bench(const Call& call) {
   }
   if (complete && everything && !judge && !cache.empty() && ranks.size == 1)
     for (const int count : o.side_by_side.empty() ? bench::numbers_of_ranks(suite.device) : o.side_by_side)
-      if (count > 1 && stop.received() == 0) complete = bench::measure_side_by_side(o.dtype, count, stop) && complete;
+      if (count > 1 && stop.received() == 0) complete = bench::measure_side_by_side(o.dtype, count, suite.rounds, stop) && complete;
   if (!measured_all) base::log_warning("stopped before all was measured: the cache keeps what it had");
   return !complete ? 1 : passes ? 0 : 3;
 }
