@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "kernels/linear_attention.h"
 #include "layers/dtype.h"
 #include "verify/operators.h"
@@ -69,7 +70,7 @@ Report verify_linear_attention(const Fixture& fixture, const Options& options) {
   const Extras& extras = extras_of(fixture);
   const auto dtype = layers::precision_named(options.dtype).dtype;
   const auto wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Device device(options.device);
+  const at::Device device = device::device_named(options.device);
   const auto operand = [&](const char* name, int64_t dims, at::ScalarType type) { return floats(fixture, name, dims).to(device, type); };
 
   kernels::LinearAttentionInputs in{operand("in.q", 4, dtype), operand("in.k", 4, dtype), operand("in.v", 4, dtype), {}, {}, {}};

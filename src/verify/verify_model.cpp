@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "kernels/differentiable.h"
 #include "layers/dtype.h"
 #include "models/adapters.h"
@@ -90,7 +91,7 @@ Report verify_model(const fs::path& folder, const fs::path& fixture_path, const 
   const Fixture fixture(fixture_path);
   const auto note = fixture.note("fixture");
   auto model = models::create_model(config_of(folder, note, options));
-  model->allocate(layers::precision_named(options.dtype), at::Device(options.device));
+  model->allocate(layers::precision_named(options.dtype), device::device_named(options.device));
   models::load_hugging_face_weights(*model, folder);
 
   std::map<std::string, at::Tensor> got;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "layers/dtype.h"
 #include "optim/optimizer.h"
 #include "verify/operators.h"
@@ -45,7 +46,7 @@ Report verify_update(const Fixture& fixture, const std::string& name, const Opti
   layers::ParameterList parameters;
   const auto start = fixture.tensor("in.weight");
   auto& weight = parameters.add({.name = "weight", .shape = start.sizes().vec(), .kind = layers::Parameter::Kind::matrix});
-  parameters.allocate(dtype, at::Device(options.device));
+  parameters.allocate(dtype, device::device_named(options.device));
   {
     const at::NoGradGuard no_grad;
     weight.value.copy_(start);

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "device/device.h"
 #include "kernels/differentiable.h"
 #include "kernels/fp32_islands.h"
 #include "layers/dtype.h"
@@ -49,7 +50,7 @@ Report verify_trajectory(const fs::path& folder, const fs::path& fixture_path, c
   const Fixture fixture(fixture_path);
   const auto config = config_of(fixture.note("options"));
   const auto dtype = layers::precision_named(options.dtype).dtype;
-  auto model = models::load_hugging_face_model(folder, dtype, at::Device(options.device));
+  auto model = models::load_hugging_face_model(folder, dtype, device::device_named(options.device));
   optim::Optimizer optimizer(model->parameters(), config);
 
   const auto all_ids = fixture.tensor("input_ids");  // [steps, batch, seq]
