@@ -16,7 +16,7 @@ PYTHON = ROOT / ".deps/venv/bin/python"  # has torch and transformers, where dev
 STAGES = ["doctor", "operators", "fp8", "verify", "families", "models", "kernels", "pytorch", "trace", "others", "layers", "repeat", "offload", "graphs", "gemms", "demo", "profile", "cpu"]
 CASES = ["dense-0.5b-bf16-adamw", "zaya-0.5b-bf16-adamw", "dense-3b-bf16-adamw", "dense-3b-fp8-adamw", "dense-0.5b-bf16-muon", "zaya-0.5b-bf16-muon"]
 REFERENCES = ["model hf/gemma3_text/fixture.safetensors", "op ops/linear_attention/", "trajectory trajectories/llama_adamw.safetensors", "trajectory trajectories/llama_muon.safetensors"]
-OPERATORS = ["rms_norm", "swiglu", "cross_entropy", "qk_norm", "rope", "linear_attention", "adamw", "muon", "topk_softmax", "round_to_fp8"]
+OPERATORS = ["rms_norm", "swiglu", "cross_entropy", "split_norm_and_rotate", "split_and_rotate", "linear_attention", "adamw", "muon", "topk_softmax", "round_to_fp8"]
 
 
 def gpu_check(*args, status=0, script=ROOT / "scripts/gpu-check"):
@@ -65,7 +65,7 @@ def a_rehearsal_comes_to_its_end(folder):
     if PYTHON.exists():
         assert all(rows(case)[2] and float(rows(case)[3]) > 0 for case in CASES[:2]), table
     assert not any(rows(case)[3] for case in CASES[2:])
-    for family in ("qwen3", "gemma2", "qwen3_next"):  # in 16 bits, beside the CPU in 32
+    for family in ("qwen3", "granite", "gpt_oss"):  # in 16 bits, beside the CPU in 32
         assert 0 < float(rows(f"{family}-bf16-2")[8]) < 0.1, table
     spans = json.loads(gzip.decompress(next(files.glob("*_trace.json.gz")).read_bytes()))["traceEvents"]
     assert len(spans) > 500 and all(span["dur"] >= 0 for span in spans)
