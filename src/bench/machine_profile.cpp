@@ -109,6 +109,7 @@ bool measure_rounds(const std::string& title, const std::vector<Measurement>& me
     complete = run_suite(
         measurements, rounds.emplace_back(profile), bar, [&] { return stop.received() != 0; }, {}, before);
     if (!complete || options.steps_dtype.empty()) continue;
+    base::log_info("steps of small models");
     auto with_steps = profile_of_processes(options.steps_dtype, 1, 1, rounds.back().to_json(), stop);
     if (!with_steps) complete = false;
     else rounds.back() = std::move(*with_steps);
