@@ -123,9 +123,9 @@ std::string tables(const MachineProfile& p) {
   text += attention_table(p);
   if (!p.kernels.empty())
     text +=
-        fmt::format("\n{:<18}{:<6}{:>9}{:>8}{:>7}{:>14}{:>14}\n", "kernel", "dtype", "rows", "width", "count", "forward ms", "backward ms");
+        fmt::format("\n{:<27}{:<6}{:>9}{:>8}{:>7}{:>14}{:>14}\n", "kernel", "dtype", "rows", "width", "count", "forward ms", "backward ms");
   for (const auto& e : p.kernels)
-    text += fmt::format("{:<18}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
+    text += fmt::format("{:<27}{:<6}{:>9}{:>8}{:>7}{:>14.4f}{:>14.4f}\n", e.name, e.dtype, e.rows, e.width, e.count, e.forward_s * 1e3,
                         e.backward_s * 1e3);
   if (!p.within_steps.empty())
     text += fmt::format("\n{:<26}{:<6}{:>14}{:>14}{:>8}\n", "within steps", "dtype", "measured ms", "by itself ms", "ratio");
